@@ -1,0 +1,1 @@
+"""Ranges, quantization schemes and measured loss; names no vendor."""

@@ -1,0 +1,1 @@
+"""Target families: each folder is one family (backend, engine, devices, runtimes)."""
