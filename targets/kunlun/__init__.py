@@ -1,0 +1,1 @@
+"""The Baidu Kunlun (Kunlunxin XPU) family."""
