@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from edgefuse.errors import EdgefuseError, InputError, InternalError, UnsupportedError, did_you_mean
+from edgefuse.errors import EdgefuseError, InputError, UnsupportedError, did_you_mean
 from edgefuse.graph.kernels import load_kernels
-from edgefuse.graph.kernels.call import Array, Call, is_carried_float, is_float
+from edgefuse.graph.kernels.call import Array, Call, is_carried_float
 from edgefuse.graph.kernels.library import LibraryOps
 
 if TYPE_CHECKING:
@@ -216,14 +216,14 @@ class _Executor:
         """Return one node's outputs, in this precision."""
         function = self._functions.get((node.domain, node.op_type, node.overload or ""))
         if function is not None:
-            return self._call_function(function, inputs, attributes)
+            return self._call_function(function, inputs, attributes, scope)
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = _opset(node, domain, scope.opsets)
         kernel = self._kernels.get(node.op_type) if domain == "" else None
         if kernel is None:
             body = self._library.function_body(node, domain, opset, inputs, attributes)
             if body is not None:
-                return self._call_function(body, inputs, attributes)
+                return self._call_function(body, inputs, attributes, scope)
             kernel = self._library.kernel(node, domain, opset, attributes)
 
         def run_graph(graph: ir.Graph, values: Sequence[Any]) -> list[Any]:
@@ -244,10 +244,16 @@ class _Executor:
         return [self.carry(result) for result in _guarded(kernel, call)]
 
     def _call_function(
-        self, function: ir.Function, inputs: tuple[Any, ...], attributes: Mapping[str, ir.Attr]
+        self,
+        function: ir.Function,
+        inputs: tuple[Any, ...],
+        attributes: Mapping[str, ir.Attr],
+        caller: _Scope,
     ) -> list[Any]:
         defaults = {name: a for name, a in function.attributes.items() if a.value is not None}
-        scope = _Scope(function.opset_imports, None, {**defaults, **attributes})
+        # A graph attribute of the caller may use a domain that the function itself does not import.
+        opsets = {**caller.opsets, **function.opset_imports}
+        scope = _Scope(opsets, None, {**defaults, **attributes})
         for index, value in enumerate(function.inputs):
             scope.values[value] = inputs[index] if index < len(inputs) else None
         return self.run_graph(function.graph, scope, tuple(function.outputs))
