@@ -1,0 +1,57 @@
+# Everything needs only Python >= 3.10 (with its venv module) and make; the first target run installs into .venv.
+#   make demo     a trained model: planned, quantized, verified, packed, loaded and measured on this machine
+#   make test     every test          make check    format, lint, types, fast tests (before each commit)
+#   make format   ruff format         make zoo      trained models out of published wheels, into zoo/
+#   make clean    remove what the commands above made (.venv stays)
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.10 python3; do \
+	if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then echo "$$p"; break; fi; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -p no:cacheprovider
+
+# A moved checkout or a vanished interpreter makes the environment stale: the stamp holds the folder it serves.
+ifneq ($(shell $(BIN)/python -c 'print(open("$(STAMP)").read().strip())' 2>/dev/null),$(CURDIR))
+$(shell rm -f $(STAMP))
+endif
+
+.DELETE_ON_ERROR:
+.PHONY: demo test check format zoo install clean
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(PYTEST)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p edgefuse -p edgefuse.targets -p edgefuse.quant -p edgefuse.firmware_scripts
+	$(PYTEST) -q -m "not slow"
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+zoo: $(STAMP)
+	@$(BIN)/python examples/zoo.py get --all
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "error: no Python >= 3.10 with venv and ensurepip was found" >&2; \
+		echo "  try:  install one (Debian, Ubuntu: python3 and python3-venv), or make PYTHON=/path/to/python3" >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "error: $(PYTHON) is no Python >= 3.10" >&2; exit 1; }
+	@echo "installing into .venv (once; a few minutes on a slow line)"
+	@start=$$(date +%s); \
+		$(PYTHON) -m venv .venv && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' && \
+		echo $$(( $$(date +%s) - start )) > .venv/.install_seconds
+	@echo "$(CURDIR)" > $@
+
+clean:
+	rm -rf build dist demo zoo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
