@@ -1,0 +1,113 @@
+"""Runs OpenVINO IR. Python 3.6 syntax; needs numpy and openvino."""
+
+import os
+
+from edgefuse.errors import ArtifactError, DeviceError
+from edgefuse.runtime.engine import Engine, read_file
+
+__all__ = ["OpenVinoEngine", "load_engine"]
+
+
+class OpenVinoEngine(Engine):
+    """One compiled model and one inference request.
+
+    `compiled` is the openvino.CompiledModel, for readback.
+    """
+
+    def __init__(self, compiled, version, options):
+        # type: (Any, str, Mapping[str, Any]) -> None
+        self.compiled = compiled
+        self._version = version
+        self._options = dict(options)
+        self._request = compiled.create_infer_request()  # type: Optional[Any]
+        self._outputs = [(sorted(port.get_names()), port) for port in compiled.outputs]
+
+    def run(self, feeds):
+        # type: (Mapping[str, Any]) -> Dict[str, Any]
+        """Return every output under each of its names; copies, so that a later call leaves them alone."""
+        results = self._request.infer(dict(feeds), share_inputs=True, share_outputs=False)
+        named = {}
+        for names, port in self._outputs:
+            for name in names:
+                named[name] = results[port]
+        return named
+
+    def close(self):
+        # type: () -> None
+        """Free the compiled model."""
+        self._request = None
+        self._outputs = []
+        self.compiled = None
+
+    def describe(self):
+        # type: () -> Dict[str, Any]
+        """Return version, device, and the thread and stream counts that OpenVINO settled on."""
+        described = {
+            "runtime": "openvino",
+            "version": self._version,
+            "device": str(self._options.get("device", "CPU")),
+        }  # type: Dict[str, Any]
+        for key, name in (("threads", "INFERENCE_NUM_THREADS"), ("streams", "NUM_STREAMS")):
+            try:
+                described[key] = int(self.compiled.get_property(name))
+            except (RuntimeError, TypeError, ValueError):
+                described[key] = self._options.get(key)
+        return described
+
+
+def load_engine(files, entry, options):
+    # type: (Files, str, Mapping[str, Any]) -> OpenVinoEngine
+    """Return the payload compiled for this machine.
+
+    options: device ("CPU"), hint ("LATENCY"), streams, inference_precision ("f32"), threads (absent: all
+    cores), profile (True: time each kernel).  Raises ImportError without openvino, ArtifactError for an IR
+    that cannot be read, DeviceError where the device refuses to compile it.
+    """
+    import openvino
+
+    core = openvino.Core()
+    try:
+        if isinstance(files, str):
+            network = core.read_model(os.path.join(files, *entry.split("/")))
+        else:
+            weights = read_file(files, entry[: -len(".xml")] + ".bin")
+            network = core.read_model(read_file(files, entry), _tensor(openvino, weights))
+    except RuntimeError as error:
+        raise ArtifactError("OpenVINO cannot read the payload: {}".format(_last_line(error))) from error
+    device = str(options.get("device", "CPU"))
+    try:
+        compiled = core.compile_model(network, device, _configuration(options))
+    except RuntimeError as error:
+        raise DeviceError(
+            "OpenVINO cannot compile the payload for {}: {}".format(device, _last_line(error))
+        ) from error
+    return OpenVinoEngine(compiled, openvino.get_version().split("-")[0], options)
+
+
+def _tensor(openvino, weights):
+    # type: (Any, bytes) -> Any
+    import numpy as np
+
+    array = np.frombuffer(weights, dtype=np.uint8)
+    return openvino.Tensor(array.copy() if array.size else np.zeros(1, np.uint8))
+
+
+def _configuration(options):
+    # type: (Mapping[str, Any]) -> Dict[str, Any]
+    configuration = {
+        "PERFORMANCE_HINT": str(options.get("hint", "LATENCY")),
+        "INFERENCE_PRECISION_HINT": str(options.get("inference_precision", "f32")),
+    }  # type: Dict[str, Any]
+    if options.get("streams") is not None:
+        configuration["NUM_STREAMS"] = int(options["streams"])
+    if options.get("threads") is not None:
+        configuration["INFERENCE_NUM_THREADS"] = int(options["threads"])
+    if options.get("profile"):
+        configuration["PERF_COUNT"] = True
+    return configuration
+
+
+def _last_line(error):
+    # type: (BaseException) -> str
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
