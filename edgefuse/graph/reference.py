@@ -135,7 +135,7 @@ class _Executor:
         self._constants: dict[ir.Value, Any] = {}
         self._schedules: dict[tuple[int, tuple[ir.Value, ...]], list[_Step]] = {}
         self._kernels = load_kernels()
-        self._library = LibraryOps()
+        self._library = LibraryOps(float64=float64)
 
     def carry(self, value: Any) -> Any:
         """Return a value in this executor's precision (floats to float64, or unchanged)."""
@@ -163,7 +163,7 @@ class _Executor:
         dims = list(value.shape) if value.shape is not None else None
         if dims is not None and (
             len(dims) != array.ndim
-            or any(isinstance(d, int) and d != n for d, n in zip(dims, array.shape, strict=True))
+            or any(isinstance(d, int) and d >= 0 and d != n for d, n in zip(dims, array.shape, strict=True))
         ):
             raise InputError(
                 f"input '{value.name}' has the wrong shape",

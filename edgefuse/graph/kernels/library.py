@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["LibraryOps"]
 
+# Attributes that name the type of a computation; DOUBLE where floats are carried in float64.
+_TYPE_ATTRIBUTES = ("output_datatype", "softmax_precision")
+_DOUBLE = 11
+# Their reference operators round to float32 inside whatever they are given; their function bodies only cast.
+_ROUNDING_OPS = frozenset({"LinearAttention", "CausalConvWithState"})
 _KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 
 class LibraryOps:
     """Kernels and function bodies out of the onnx wheel, built once for each node."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, float64: bool) -> None:
+        self._float64 = float64
         self._kernels: dict[tuple[ir.Node, int], Kernel] = {}
         self._bodies: dict[Any, ir.Function | None] = {}
 
@@ -36,7 +42,8 @@ class LibraryOps:
         key = (node, opset)
         if fixed and key in self._kernels:
             return self._kernels[key]
-        instance = _load(node, domain, opset)(_proto(node, domain, attributes), _run_params(domain, opset))
+        loaded = _load(node, domain, opset)
+        instance = loaded(self._proto(node, domain, opset, attributes), _run_params(domain, opset))
 
         def run(call: Call) -> tuple[Any, ...]:
             inputs = list(call.inputs)
@@ -57,11 +64,31 @@ class LibraryOps:
         attributes: Mapping[str, ir.Attr],
     ) -> ir.Function | None:
         """Return the function body of an operator that the wheel defines by one and has no kernel for."""
+        rounds = self._float64 and domain == "" and node.op_type in _ROUNDING_OPS
+        if not rounds and domain == "" and _registered(node.op_type):
+            return None
         types = tuple(v.dtype.name if isinstance(v, np.ndarray) else "" for v in inputs)
         key = (node, opset, types)
         if key not in self._bodies:
             self._bodies[key] = _function_body(node, domain, opset, inputs, attributes)
         return self._bodies[key]
+
+    def _proto(self, node: ir.Node, domain: str, opset: int, attributes: Mapping[str, ir.Attr]) -> Any:
+        import onnx
+
+        proto = _proto(node, domain, attributes)
+        if not self._float64:
+            return proto
+        try:
+            known = onnx.defs.get_schema(node.op_type, opset, domain).attributes
+        except onnx.defs.SchemaError:
+            return proto
+        for name in _TYPE_ATTRIBUTES:
+            if name in known:
+                kept = [attribute for attribute in proto.attribute if attribute.name != name]
+                del proto.attribute[:]
+                proto.attribute.extend([*kept, onnx.helper.make_attribute(name, _DOUBLE)])
+        return proto
 
 
 def _proto(node: ir.Node, domain: str, attributes: Mapping[str, ir.Attr]) -> Any:
@@ -91,7 +118,7 @@ def _function_body(
 ) -> ir.Function | None:
     import onnx
 
-    if domain not in _KNOWN_DOMAINS or (domain == "" and _registered(node.op_type)):
+    if domain not in _KNOWN_DOMAINS:
         return None
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, domain)
@@ -142,7 +169,8 @@ def _load(node: ir.Node, domain: str, opset: int) -> Any:
         )
     try:
         return loaders[domain](domain, node.op_type, opset)
-    except Exception as error:  # the wheel raises different classes for "none here"
+    except Exception as error:
+        # The wheel raises errors of several classes for "there is none".
         raise UnsupportedError(
             f"{named}: no kernel for operator '{node.op_type}' at opset {opset}",
             hint="rewrite the node with other ONNX operators; `edgefuse inspect` lists where it stands",
