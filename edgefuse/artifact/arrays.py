@@ -86,4 +86,5 @@ def array_from_bytes(data: bytes, what: str) -> "np.ndarray[Any, Any]":
             got="{} bytes".format(len(data) - start - length),
         )
     array: np.ndarray[Any, Any] = np.frombuffer(data, dtype=dtype, offset=start + length)
-    return array.reshape(shape).copy()
+    result: np.ndarray[Any, Any] = array.reshape(shape).copy()
+    return result

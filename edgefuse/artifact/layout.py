@@ -18,8 +18,10 @@ __all__ = [
     "ALIGNMENT",
     "MAX_MEMBERS",
     "Member",
+    "check_header",
     "check_layout",
     "check_member_name",
+    "checksum",
     "directory_bytes",
     "local_header",
     "place_members",
@@ -183,7 +185,8 @@ def read_directory(read_at: ReadAt, total: int, what: str) -> List[Member]:
 
 def _broken(what: str, why: str) -> ArtifactError:
     return ArtifactError(
-        "{}: {} (cut short or altered)".format(what, why), hint="copy or build the artifact again"
+        "{}: {} (cut short or altered)".format(what, why),
+        hint="use the file as `edgefuse build` wrote it: copy or build it again",
     )
 
 
@@ -244,7 +247,7 @@ def _read_entry(directory: bytes, position: int, end: int, what: str) -> Tuple[M
     if offset == 0xFFFFFFFF and wide:
         offset = wide[0]
     member = Member(name, size, crc, offset)
-    if stored != size or member.data_offset + size > end:
+    if stored != size or offset + size > end:
         raise _broken(what, "'{}' lies outside the file".format(name))
     return member, position
 
@@ -281,13 +284,18 @@ def check_layout(read_at: ReadAt, total: int, members: Sequence[Member], what: s
     """
     position = 0
     for member in members:
-        header = local_header(member)
-        if member.offset != position or read_at(position, len(header)) != header:
-            raise _broken(what, "the header of '{}' is not as edgefuse writes it".format(member.name))
-        position += len(header) + member.size
+        check_header(read_at, member, position, what)
+        position = member.data_offset + member.size
     tail = directory_bytes(members)
     if position + len(tail) != total or read_at(position, len(tail)) != tail:
         raise _broken(what, "the directory of files is not as edgefuse writes it")
+
+
+def check_header(read_at: ReadAt, member: Member, position: int, what: str) -> None:
+    """Raise ArtifactError unless `member` starts at `position` with the header that the writer writes."""
+    header = local_header(member)
+    if member.offset != position or read_at(position, len(header)) != header:
+        raise _broken(what, "the header of '{}' is not as edgefuse writes it".format(member.name))
 
 
 def checksum(chunk: bytes, value: int = 0) -> int:

@@ -10,7 +10,7 @@ import zlib
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
-from edgefuse.artifact.layout import Member, check_layout, read_directory
+from edgefuse.artifact.layout import Member, check_header, check_layout, read_directory
 from edgefuse.artifact.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, parse_manifest
 from edgefuse.errors import ArtifactError, InputError, UsageError
 
@@ -66,6 +66,7 @@ class Artifact:
                     what, MANIFEST_NAME
                 )
             )
+        check_header(self._read_at, members[0], 0, what)
         self._manifest_data = self._read_manifest(members[0])
         self.manifest: Dict[str, Any] = parse_manifest(self._manifest_data, what)
         check_layout(self._read_at, self._total, members, what)

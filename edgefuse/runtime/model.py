@@ -22,7 +22,7 @@ from edgefuse.errors import (
 )
 from edgefuse.runtime.engine import Engine, open_engine
 from edgefuse.runtime.hardware import check_hardware
-from edgefuse.runtime.selftest import run_self_test
+from edgefuse.runtime.selftest import run_self_test, vector_inputs
 from edgefuse.runtime.tensors import bind_inputs, check_feeds, missing_outputs, tensor_infos
 
 if TYPE_CHECKING:
@@ -186,9 +186,7 @@ class Model:
         """
         feeds = check_feeds(self.inputs, bind_inputs(self.inputs, arguments, named))
         with self._lock:
-            if self._engine is None:
-                raise InputError("the model is closed", hint="load it again")
-            results = self._engine.run(feeds)
+            results = self._opened().run(feeds)
         missing = missing_outputs(self.outputs, results)
         if missing:
             raise InternalError("the engine of family '{}' left out output {}".format(self.family, missing))
@@ -229,16 +227,19 @@ class Model:
         Raises DeviceError naming the output that is out of its tolerance.
         """
         with self._lock:
-            if self._engine is None:
-                raise InputError("the model is closed", hint="load it again")
-            return run_self_test(self._artifact, self._entry, self._engine)
+            return run_self_test(self._artifact, self._entry, self._opened())
+
+    def example_inputs(self) -> "Optional[Dict[str, np.ndarray[Any, Any]]]":
+        """Return the inputs of the payload's first stored vector, or None where it has none."""
+        with self._lock:
+            self._opened()
+            vectors = self._entry["self_test"]
+            return vector_inputs(self._artifact, vectors[0]) if vectors else None
 
     def describe(self) -> Dict[str, Any]:
         """Return what runs here, as JSON values: name, payload, family, precision, the engine's own words."""
         with self._lock:
-            if self._engine is None:
-                raise InputError("the model is closed", hint="load it again")
-            engine = self._engine.describe()
+            engine = self._opened().describe()
         return {
             "name": self.manifest["name"],
             "payload": self.payload,
@@ -248,6 +249,11 @@ class Model:
             "notes": list(self.notes),
             "engine": engine,
         }
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise InputError("the model is closed", hint="load it again")
+        return self._engine
 
     def close(self) -> None:
         """Free the engine and the file; waits for a running call; a second call does nothing."""

@@ -4,6 +4,7 @@ The table is the content of `--preprocess FILE.toml` and of the manifest's `prep
 this same code, so a calibration image and a live frame get the same numbers.
 """
 
+import importlib
 import math
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
@@ -285,19 +286,11 @@ def read_toml(path: "Union[str, os.PathLike[str]]") -> Preprocess:
 
     Raises InputError: no such file, not TOML, or what `from_dict` refuses, naming the file.
     """
-    try:
-        import tomllib
-    except ImportError:
-        try:
-            import tomli as tomllib
-        except ImportError as error:
-            raise ToolMissingError(
-                "reading TOML needs Python 3.11 or tomli", hint="pip install tomli"
-            ) from error
+    toml = _toml_module()
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
-            table = tomllib.load(file)
+            table = toml.load(file)
     except OSError as error:
         raise InputError("cannot read {}: {}".format(name, error.strerror)) from error
     except ValueError as error:
@@ -308,3 +301,12 @@ def read_toml(path: "Union[str, os.PathLike[str]]") -> Preprocess:
         raise InputError(
             "{}: {}".format(name, error.message), error.expected, error.got, error.hint
         ) from error
+
+
+def _toml_module() -> Any:
+    for name in ("tomllib", "tomli"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise ToolMissingError("reading TOML needs Python 3.11 or the package tomli", hint="pip install tomli")

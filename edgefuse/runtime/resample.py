@@ -21,7 +21,8 @@ _BLOCK = 16  # output pixels a matrix product: few enough that the block's input
 def _triangle(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     import numpy as np
 
-    return np.maximum(0.0, 1.0 - np.abs(x))
+    result: np.ndarray[Any, Any] = np.maximum(0.0, 1.0 - np.abs(x))
+    return result
 
 
 def _cubic(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
@@ -95,7 +96,8 @@ def _resize_last_axis(
 def _to_levels(planes: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     import numpy as np
 
-    return np.clip(np.floor(planes + np.float32(0.5)), 0.0, 255.0)
+    result: np.ndarray[Any, Any] = np.clip(np.floor(planes + np.float32(0.5)), 0.0, 255.0)
+    return result
 
 
 def resize_planes(

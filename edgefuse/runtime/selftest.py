@@ -10,7 +10,7 @@ from edgefuse.runtime.engine import Engine
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["largest_difference", "run_self_test"]
+__all__ = ["largest_difference", "run_self_test", "vector_inputs"]
 
 
 def largest_difference(result: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
@@ -50,8 +50,7 @@ def run_self_test(
     """
     worst: Dict[str, float] = {}
     for index, vector in enumerate(payload["self_test"][:vectors]):
-        feeds = {name: _load(artifact, path) for name, path in vector["inputs"].items()}
-        results = engine.run(feeds)
+        results = engine.run(vector_inputs(artifact, vector))
         for name, path in sorted(vector["outputs"].items()):
             expected = _load(artifact, path)
             got = results.get(name)
@@ -71,6 +70,11 @@ def run_self_test(
                     hint="update this device's runtime, or build for the runtime that it has",
                 )
     return worst
+
+
+def vector_inputs(artifact: Artifact, vector: Mapping[str, Any]) -> "Dict[str, np.ndarray[Any, Any]]":
+    """Return the input arrays of one stored vector, by the user's names."""
+    return {name: _load(artifact, path) for name, path in vector["inputs"].items()}
 
 
 def _load(artifact: Artifact, path: str) -> "np.ndarray[Any, Any]":
