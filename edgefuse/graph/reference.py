@@ -62,8 +62,8 @@ class _Step:
 class Reference:
     """Runs an ONNX model, exactly as the standard says and in the precision asked for.
 
-    precision "float64": every float16, bfloat16, float32 tensor (inputs, initializers, constants) is carried in
-    float64 and a Cast to one of them changes nothing, so float16 weights count as the values they hold;
+    precision "float64": every float16, bfloat16, float32 tensor (inputs, initializers, constants) is carried
+    in float64 and a Cast to one of them changes nothing, so float16 weights count as the values they hold;
     outputs are float64 (integers, bools and strings keep their dtype). Quantized formats (ints, float8,
     float4) round as they do on a device. "native": the dtypes that ONNX prescribes.
 
@@ -89,27 +89,25 @@ class Reference:
     ) -> dict[str, Any]:
         """Return name -> array for the graph outputs in order, or for the values named in `fetch`.
 
-        feeds: one entry for each graph input (those with an initializer may be left out); an ONNX sequence is a
-        list, an absent optional is None. fetch: any inputs, initializers or results of the main graph.
+        feeds: one entry for each graph input (those with an initializer may be left out); an ONNX sequence is
+        a list, an absent optional is None. fetch: any inputs, initializers or results of the main graph.
         Only nodes that the fetched values need run; each tensor is dropped after its last reader.
-        Raises InputError (a missing or unknown name, a wrong dtype or shape, a model that breaks ONNX's rules)
-        and UnsupportedError (no kernel), both naming the node.
+        Raises InputError (a missing or unknown name, a wrong dtype or shape, a model that breaks ONNX's
+        rules) and UnsupportedError (no kernel), both naming the node.
         """
         graph = self._model.graph
         wanted = self._wanted(fetch)
         scope = _Scope(self._model.opset_imports)
-        known = {value.name: value for value in graph.inputs}
+        known = {str(value.name): value for value in graph.inputs}
         for name in feeds:
             if name not in known:
-                hint = did_you_mean(name, [str(n) for n in known])
-                raise InputError(
-                    f"the model has no input '{name}'{hint}", expected=", ".join(map(str, known))
-                )
+                hint = did_you_mean(name, list(known))
+                raise InputError(f"the model has no input '{name}'{hint}", expected=", ".join(known))
         for name, value in known.items():
             if name in feeds:
                 scope.values[value] = self._executor.admit(value, feeds[name])
             elif value.const_value is None:
-                raise InputError(f"input '{name}' is missing", expected=", ".join(map(str, known)))
+                raise InputError(f"input '{name}' is missing", expected=", ".join(known))
         results = self._executor.run_graph(graph, scope, tuple(wanted.values()))
         return dict(zip(wanted, results, strict=True))
 
@@ -373,9 +371,9 @@ def evaluate_node(
 ) -> list[Array]:
     """Return the outputs of one node on constant inputs, for constant folding.
 
-    inputs: one array (or None for an absent optional) for each node input; opset: version of the node's domain.
-    Raises UnsupportedError naming the node and its operator where there is no kernel (custom domains, subgraphs
-    that read outer values that are no constants), InputError where the inputs do not fit it.
+    inputs: one array (or None for an absent optional) for each node input; opset: version of its domain.
+    Raises UnsupportedError naming the node and its operator where there is no kernel (custom domains),
+    InputError where the inputs do not fit it or a subgraph reads values that are not constant.
     """
     executor = _Executor(None, float64=precision == "float64")
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -389,11 +387,11 @@ def judge_session(model: bytes | str | os.PathLike[str], threads: int = 1) -> on
 
     model: serialized ModelProto or a path (needed for external data).
 
-    A default session is no judge. On CPUs without VNNI its fused u8s8 kernels add pairs of products in saturating
-    int16: of 47 int8 models 32 (s8s8) to 36 (u8s8) lost at least 5 dB against exact simulation of their Q/DQ
-    nodes, the worst 52.6 dB to 0.1 dB; and its optimiser merges a Relu into a quantized node that is a graph
-    output too (measured on 1.32.0, AVX2, 2026-11). With ORT_DISABLE_ALL, and session.x64quantprecision=1 for
-    models that hold integer kernels themselves, all 47 agree within 1 dB.
+    A default session is no judge. On CPUs without VNNI its fused u8s8 kernels add pairs of products in
+    saturating int16: of 47 int8 models 32 (s8s8) to 36 (u8s8) lost at least 5 dB against exact simulation of
+    their Q/DQ nodes, the worst 52.6 dB to 0.1 dB; and its optimiser merges a Relu into a quantized node that
+    is a graph output too (measured on 1.32.0, AVX2, 2026-11). With ORT_DISABLE_ALL, and
+    session.x64quantprecision=1 for models that hold integer kernels themselves, all 47 agree within 1 dB.
     """
     import onnxruntime
 

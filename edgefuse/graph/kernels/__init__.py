@@ -1,8 +1,8 @@
 """Operator kernels of the float64 / native reference executor, one topic a module.
 
-Each module holds `KERNELS`: operator name (ai.onnx) -> function of a `Call`. A kernel computes in the dtype of
-its inputs, so the same code serves both precisions. `load_kernels` lists this folder: a new operator is one
-entry in one module.
+Each module holds `KERNELS`: operator name (ai.onnx) -> function of a `Call`. A kernel computes in the dtype
+of its inputs, so the same code serves both precisions. `load_kernels` lists this folder: a new operator is
+one entry in one module.
 """
 
 from __future__ import annotations

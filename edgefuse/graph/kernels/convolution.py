@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,9 @@ def _depthwise(x: Array, w: Array, window: Window) -> Array:
         x = np.repeat(x, multiplier, axis=1)
     out = np.zeros((x.shape[0], w.shape[0], *window.outputs), x.dtype)
     shape = (w.shape[0],) + (1,) * len(window.kernel)
+    taps = np.moveaxis(w[:, 0], 0, -1)
     for offsets in product(*(range(k) for k in window.kernel)):
-        out += tap(x, window, offsets) * w[(slice(None), 0, *offsets)].reshape(shape)
+        out += tap(x, window, offsets) * taps[offsets].reshape(shape)
     return out
 
 
@@ -78,7 +80,7 @@ def _conv(call: Call) -> Array:
     out = convolve(x, w.astype(x.dtype, copy=False), window, int(call.attr("group", 1)))
     if bias is not None:
         out += bias.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-    return out.astype(original.dtype, copy=False)
+    return np.asarray(out).astype(original.dtype, copy=False)
 
 
 def _transposed_geometry(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
@@ -115,20 +117,26 @@ def _conv_transpose(call: Call) -> Array:
     buffer_size = [max(r, p[0] + o) for r, p, o in zip(reach, window.pads, window.outputs, strict=True)]
     buffer = np.zeros((batch, group, share, *buffer_size), x.dtype)
     cells = x.reshape(batch, group, x.shape[1] // group, -1)
-    weights = w.astype(x.dtype, copy=False).reshape(group, x.shape[1] // group, share, *kernel)
-    for offsets in product(*(range(k) for k in kernel)):
-        matrix = weights[(..., *offsets)].transpose(0, 2, 1)
+    weights = w.astype(x.dtype, copy=False).reshape(group, x.shape[1] // group, share, -1)
+    for place, offsets in enumerate(product(*(range(k) for k in kernel))):
+        matrix = weights[..., place].transpose(0, 2, 1)
         spread = (matrix @ cells).reshape(batch, group, share, *sizes)
-        cuts = tuple(
-            slice(o * d, o * d + (n - 1) * s + 1, s)
-            for o, d, s, n in zip(offsets, window.dilations, window.strides, sizes, strict=True)
+        cuts: tuple[Any, ...] = (
+            ...,
+            *(
+                slice(o * d, o * d + (n - 1) * s + 1, s)
+                for o, d, s, n in zip(offsets, window.dilations, window.strides, sizes, strict=True)
+            ),
         )
-        buffer[(..., *cuts)] += spread
-    kept = tuple(slice(p[0], p[0] + o) for p, o in zip(window.pads, window.outputs, strict=True))
-    out = buffer[(..., *kept)].reshape(batch, group * share, *window.outputs)
+        buffer[cuts] += spread
+    kept: tuple[Any, ...] = (
+        ...,
+        *(slice(p[0], p[0] + o) for p, o in zip(window.pads, window.outputs, strict=True)),
+    )
+    out = buffer[kept].reshape(batch, group * share, *window.outputs)
     if bias is not None:
         out = out + bias.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-    return out.astype(original.dtype, copy=False)
+    return np.asarray(out).astype(original.dtype, copy=False)
 
 
 def _centered(x: Array, zero_point: Array | None, axis: int | None = None) -> Array:
@@ -158,7 +166,7 @@ def _qlinear_conv(call: Call) -> Array:
     zero_point = call.array(7)
     limits = np.iinfo(zero_point.dtype)
     rounded = np.rint(total * scale) + zero_point.astype(np.float64)
-    return np.clip(rounded, limits.min, limits.max).astype(zero_point.dtype)
+    return np.asarray(np.clip(rounded, limits.min, limits.max).astype(zero_point.dtype))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,6 +1,7 @@
 """Elementwise arithmetic and activations.
 
-What numpy has under another name is a table row; float16 and bfloat16 stay in their dtype as the standard says.
+What numpy has under another name is a table row; float16 and bfloat16 stay in their dtype, as the standard
+says.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def erf(x: Array) -> Array:
     """Return the error function of a float64 array, to about 1 ulp (NaN stays NaN).
 
     Taylor series about the nearest of 385 table points: with h(d) = exp(-2xd - d²) = Σ aₙ dⁿ,
-    erf(x+d) = erf(x) + 2/√π e^(-x²) Σ aₙ d^(n+1)/(n+1), and (n+1) aₙ₊₁ = -2x aₙ - 2 aₙ₋₁. |d| ≤ 1/128, so nine
-    terms leave less than 1e-18.
+    erf(x+d) = erf(x) + 2/√π e^(-x²) Σ aₙ d^(n+1)/(n+1), and (n+1) aₙ₊₁ = -2x aₙ - 2 aₙ₋₁. |d| ≤ 1/128, so
+    nine terms leave less than 1e-18.
     """
     magnitude = np.minimum(np.abs(x), 6.0)
     index = np.rint(np.nan_to_num(magnitude) * 64.0)
@@ -70,7 +71,7 @@ def erf(x: Array) -> Array:
         power *= step
         total += coefficient * power / (n + 1)
     table = _erf_table()[index.astype(np.int64)]
-    return np.copysign(table + 2.0 / np.sqrt(np.pi) * np.exp(-point * point) * total, x)
+    return np.asarray(np.copysign(table + 2.0 / np.sqrt(np.pi) * np.exp(-point * point) * total, x))
 
 
 def _erf(x: Array) -> Array:
@@ -81,12 +82,14 @@ def sigmoid(x: Array) -> Array:
     """Return 1 / (1 + exp(-x)) without overflow, in the dtype of x."""
     e = np.exp(-np.abs(x))
     one = x.dtype.type(1)
-    return np.where(x >= 0, one / (one + e), e / (one + e)).astype(x.dtype, copy=False)
+    return np.asarray(np.where(x >= 0, one / (one + e), e / (one + e)).astype(x.dtype, copy=False))
 
 
 def softplus(x: Array) -> Array:
     """Return log(1 + exp(x)) without overflow, in the dtype of x."""
-    return (np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype, copy=False)
+    return np.asarray(
+        (np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype, copy=False)
+    )
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -103,9 +106,9 @@ def _power(call: Call) -> Array:
     if base.dtype.kind in "iu" and not (exponent.dtype.kind in "iu" and (exponent >= 0).all()):
         return np.power(base.astype(np.float64), exponent).astype(base.dtype)
     if base.dtype.kind in "iu":
-        return np.power(base, exponent.astype(base.dtype))
+        return np.asarray(np.power(base, exponent.astype(base.dtype)))
     # An exponent of another type must not raise or lower the precision of the base.
-    return np.power(base, exponent.astype(base.dtype)).astype(base.dtype, copy=False)
+    return np.asarray(np.power(base, exponent.astype(base.dtype)).astype(base.dtype, copy=False))
 
 
 def _modulo(call: Call) -> Array:
@@ -152,7 +155,7 @@ def _celu(call: Call) -> Array:
     x = call.array(0)
     alpha = x.dtype.type(call.attr("alpha", 1.0))
     zero = x.dtype.type(0)
-    return np.maximum(x, zero) + np.minimum(zero, alpha * np.expm1(np.minimum(x, zero) / alpha))
+    return np.asarray(np.maximum(x, zero) + np.minimum(zero, alpha * np.expm1(np.minimum(x, zero) / alpha)))
 
 
 def _selu(call: Call) -> Array:
@@ -161,7 +164,7 @@ def _selu(call: Call) -> Array:
     alpha = call.attr("alpha", float(np.float32(1.67326319217681884765625)))
     gamma = call.attr("gamma", float(np.float32(1.05070102214813232421875)))
     below = alpha * gamma * np.expm1(np.minimum(x, x.dtype.type(0)))
-    return np.where(x <= 0, below, gamma * x).astype(x.dtype, copy=False)
+    return np.asarray(np.where(x <= 0, below, gamma * x).astype(x.dtype, copy=False))
 
 
 def _thresholded_relu(call: Call) -> Array:
@@ -172,7 +175,7 @@ def _thresholded_relu(call: Call) -> Array:
 def _hard_sigmoid(call: Call) -> Array:
     x = call.array(0)
     alpha, beta = call.attr("alpha", float(np.float32(0.2))), call.attr("beta", 0.5)
-    return np.clip(x.dtype.type(alpha) * x + x.dtype.type(beta), x.dtype.type(0), x.dtype.type(1))
+    return np.asarray(np.clip(x.dtype.type(alpha) * x + x.dtype.type(beta), x.dtype.type(0), x.dtype.type(1)))
 
 
 def _hard_swish(call: Call) -> Array:
@@ -185,7 +188,7 @@ def _gelu(call: Call) -> Array:
     wide = x.astype(np.float64)
     if call.attr("approximate", "none") == "tanh":
         inner = np.sqrt(2.0 / np.pi) * (wide + 0.044715 * wide**3)
-        return (0.5 * wide * (1.0 + np.tanh(inner))).astype(x.dtype)
+        return np.asarray((0.5 * wide * (1.0 + np.tanh(inner))).astype(x.dtype))
     return (0.5 * wide * (1.0 + erf(wide / np.sqrt(2.0)))).astype(x.dtype)
 
 
@@ -213,7 +216,7 @@ def _is_inf(call: Call) -> Array:
 
 
 def _relu(x: Array) -> Array:
-    return np.maximum(x, x.dtype.type(0))
+    return np.asarray(np.maximum(x, x.dtype.type(0)))
 
 
 def _reciprocal(x: Array) -> Array:

@@ -1,7 +1,8 @@
-"""What the onnx wheel computes for operators that have no kernel of ours: its reference operators and function bodies."""
+"""What the onnx wheel computes where we have no kernel: its reference operators and function bodies."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,11 +107,14 @@ def _run_params(domain: str, opset: int) -> dict[str, Any]:
 
 
 def _registered(op_type: str) -> bool:
+    return op_type in _registered_operators()
+
+
+@lru_cache(maxsize=1)
+def _registered_operators() -> frozenset[str]:
     from onnx.reference.ops import _op_list
 
-    if _op_list._registered_operators is None:
-        _op_list._registered_operators = _op_list._build_registered_operators()
-    return op_type in _op_list._registered_operators
+    return frozenset(_op_list._build_registered_operators())
 
 
 def _function_body(
@@ -121,7 +125,7 @@ def _function_body(
     if domain not in _KNOWN_DOMAINS:
         return None
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
     if schema.has_function:
@@ -138,15 +142,13 @@ def _function_body(
         proto = onnx.FunctionProto.FromString(text)
     else:
         return None
-    function = ir.from_proto(proto)
-    if not isinstance(function, ir.Function):
-        return None
+    function = ir.serde.deserialize_function(proto)
     for name, declared in schema.attributes.items():
         # The body does not repeat the schema's defaults.
         if declared.default_value.type and (
             name not in function.attributes or function.attributes[name].value is None
         ):
-            default = ir.from_proto(declared.default_value)
+            default: Any = ir.from_proto(declared.default_value)
             function.attributes[name] = ir.Attr(name, default.type, default.value)
     return function
 

@@ -10,7 +10,7 @@ __all__ = ["KERNELS", "matmul"]
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """Return a @ b in the dtype of a; float16 and bfloat16 accumulate in float32, integers exactly modulo 2^n."""
+    """Return a @ b in the dtype of a; 16-bit floats accumulate in float32, integers exactly modulo 2^n."""
     if a.dtype in (np.float32, np.float64) or a.dtype.kind in "iu":
         return np.asarray(np.matmul(a, b))
     return np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32))).astype(a.dtype)
@@ -62,7 +62,7 @@ def _qlinear_matmul(call: Call) -> Array:
     zero_point = call.array(7)
     limits = np.iinfo(zero_point.dtype)
     rounded = np.rint((a @ b) * scale) + zero_point.astype(np.float64)
-    return np.clip(rounded, limits.min, limits.max).astype(zero_point.dtype)
+    return np.asarray(np.clip(rounded, limits.min, limits.max).astype(zero_point.dtype))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,4 +1,4 @@
-"""Softmax and its kin, BatchNormalization in every form, Layer-, Group-, Instance-, RMS-, Lp- and local norms."""
+"""Softmax and its kin, BatchNormalization in every form, Layer, Group, Instance, RMS, Lp and local norms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _log_softmax(x: Array, axis: int) -> Array:
 def _hardmax(x: Array, axis: int) -> Array:
     first = np.expand_dims(np.argmax(x, axis=axis), axis)
     index = np.arange(x.shape[axis]).reshape([-1 if a == axis % x.ndim else 1 for a in range(x.ndim)])
-    return (index == first).astype(x.dtype)
+    return np.asarray((index == first).astype(x.dtype))
 
 
 def _over_axis(function: Callable[[Array, int], Array]) -> Kernel:
@@ -44,7 +44,7 @@ def _over_axis(function: Callable[[Array, int], Array]) -> Kernel:
         axis = int(call.attr("axis", 1)) % max(x.ndim, 1)
         rows = int(np.prod(x.shape[:axis]))
         flat = function(x.reshape(rows, -1), 1)
-        return flat.reshape(x.shape).astype(x.dtype, copy=False)
+        return np.asarray(flat.reshape(x.shape).astype(x.dtype, copy=False))
 
     return kernel
 
@@ -110,7 +110,7 @@ def _rms_normalization(call: Call) -> Array:
     wide = _wide(x)
     mean_square = np.square(wide).mean(axis=axes, keepdims=True)
     y = wide / np.sqrt(mean_square + call.attr("epsilon", float(np.float32(1e-5))))
-    return (y.astype(x.dtype, copy=False) * call.array(1)).astype(call.array(1).dtype, copy=False)
+    return np.asarray((y.astype(x.dtype, copy=False) * call.array(1)).astype(call.array(1).dtype, copy=False))
 
 
 def _group_normalization(call: Call) -> Array:
@@ -123,7 +123,7 @@ def _group_normalization(call: Call) -> Array:
         scale, bias = (np.repeat(value, channels // groups) for value in (scale, bias))
     y = y.astype(x.dtype, copy=False)
     shape = (-1, *(1,) * (x.ndim - 2))
-    return (y * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype, copy=False)
+    return np.asarray((y * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype, copy=False))
 
 
 def _lrn(call: Call) -> Array:
@@ -157,7 +157,7 @@ def _mean_variance_normalization(call: Call) -> Array:
     centered = wide - wide.mean(axis=axes, keepdims=True)
     # The 1e-9 is added to the deviation, not to the variance (the standard's function body).
     deviation = np.sqrt(np.square(centered).mean(axis=axes, keepdims=True))
-    return (centered / (deviation + 1e-9)).astype(x.dtype, copy=False)
+    return np.asarray((centered / (deviation + 1e-9)).astype(x.dtype, copy=False))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,4 +1,4 @@
-"""Optional, OptionalHasElement and OptionalGetElement: an optional is its element, or None where it is empty."""
+"""Optional, OptionalHasElement, OptionalGetElement: an optional is its element, or None where empty."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _target(call: Call, zero_point: Array | None) -> np.dtype[Any]:
 def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     import ml_dtypes
 
-    limits = ml_dtypes.iinfo(dtype)
+    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return int(limits.min), int(limits.max)
 
 
@@ -61,7 +61,9 @@ def _quantize(call: Call) -> Array:
     if zero_point is not None:
         rounded = rounded + _spread(zero_point, x, call).astype(np.float64)
     # NaN becomes the lower end, as a saturating conversion does on the devices that we know.
-    return np.clip(np.nan_to_num(rounded, nan=low, posinf=high, neginf=low), low, high).astype(dtype)
+    return np.asarray(
+        np.clip(np.nan_to_num(rounded, nan=low, posinf=high, neginf=low), low, high).astype(dtype)
+    )
 
 
 def _dequantize(call: Call) -> Array:

@@ -33,6 +33,10 @@ _TAKES_ALPHA = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsig
 _TAKES_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
+def _bound(function: Callable[[Array, float, float], Array], alpha: float, beta: float) -> Activation:
+    return lambda x: function(x, alpha, beta).astype(x.dtype, copy=False)
+
+
 def _activations(call: Call, defaults: tuple[str, ...], directions: int) -> list[Activation]:
     """Return the activation functions, `len(defaults)` for each direction."""
     names = list(call.attr("activations", ())) or list(defaults) * directions
@@ -49,7 +53,7 @@ def _activations(call: Call, defaults: tuple[str, ...], directions: int) -> list
             alpha = alphas.pop(0)
         if key in _TAKES_BETA and betas:
             beta = betas.pop(0)
-        functions.append(lambda x, f=function, a=alpha, b=beta: f(x, a, b).astype(x.dtype, copy=False))
+        functions.append(_bound(function, alpha, beta))
     if len(functions) == len(defaults):
         functions = functions * directions
     return functions

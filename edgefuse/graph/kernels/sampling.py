@@ -6,6 +6,7 @@ Interpolation positions are computed in float64; where the standard's own refere
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -108,13 +109,13 @@ def _taps(call: Call, along: _Axis, positions: Array, mode: str) -> tuple[Array,
 
 
 def _nearest_index(positions: Array, rule: str, size: int) -> Array:
-    rules = {
+    rules: dict[str, Callable[[Array], Array]] = {
         "round_prefer_floor": lambda p: np.ceil(p - 0.5),
         "round_prefer_ceil": lambda p: np.floor(p + 0.5),
         "floor": np.floor,
         "ceil": np.ceil,
     }
-    return np.clip(rules[rule](positions), 0, size - 1).astype(np.int64)
+    return np.asarray(np.clip(rules[rule](positions), 0, size - 1).astype(np.int64))
 
 
 def _resize_axis(call: Call, x: Array, along: _Axis, mode: str, transform: str, nearest: str) -> Array:
@@ -225,7 +226,8 @@ def _grid_sample(call: Call) -> Array:
         weight = np.ones(grid.shape[:-1])
         for _, part in combination:
             weight = weight * part
-        picked = channels_last[(batch, *(index for index, _ in combination))]
+        place = batch, *(index for index, _ in combination)
+        picked = channels_last[place]
         # A weight of 0 reads nothing, so an infinity there must not become NaN.
         out += np.where(weight[..., None] == 0, 0.0, picked * weight[..., None])
     return _saturated(np.moveaxis(out, -1, 1), x.dtype)
@@ -243,7 +245,7 @@ def _affine_grid(call: Call) -> Array:
     mesh = np.meshgrid(*lines, indexing="ij")
     homogeneous = np.stack([*mesh[::-1], np.ones_like(mesh[0])], axis=-1)
     grid = np.einsum("nij,...j->n...i", theta.astype(np.float64), homogeneous)
-    return grid.astype(theta.dtype)
+    return np.asarray(grid.astype(theta.dtype))
 
 
 def _roi_line(
@@ -282,7 +284,7 @@ def _roi_align(call: Call) -> Array:
 
 
 def _roi_pool(
-    image: Array, lines: list[tuple[Array, ...]], counts: list[int], bins: tuple[int, int], averaged: bool
+    image: Array, lines: Sequence[tuple[Array, ...]], counts: list[int], bins: tuple[int, int], averaged: bool
 ) -> Array:
     (y0, y1, wy, in_y), (x0, x1, wx, in_x) = lines
     inside = in_y[:, None] & in_x

@@ -1,4 +1,4 @@
-"""Pad, Scatter, CumSum and NonMaxSuppression: data movement that the wheel's operators do slowly or in part."""
+"""Pad, Scatter, CumSum and NonMaxSuppression: what the wheel's operators do slowly or only in part."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _pad(call: Call) -> Array:
         return np.pad(x, widths, mode=mode)
     value = call.optional(2)
     fill = call.attr("value", 0.0) if value is None else value.reshape(-1)[0]
-    if x.dtype.kind in "OUT" or x.dtype.kind == "V" or "float" in x.dtype.name and x.dtype.kind != "f":
+    if x.dtype.kind in "OUT" or x.dtype.kind == "V":
         out = np.full([n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)], fill, x.dtype)
         out[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, widths, strict=True))] = x
         return out
@@ -50,7 +50,7 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
 def _scatter_elements(call: Call) -> Array:
     out, index, updates = call.array(0).copy(), call.array(1), call.array(2)
     axis = int(call.attr("axis", 0)) % out.ndim
-    places = list(np.indices(index.shape, sparse=True))
+    places: list[Array] = list(np.indices(index.shape, sparse=True))
     # A negative index counts from the end; one outside is the model's error, which indexing raises.
     places[axis] = index.astype(np.int64)
     reduction = call.attr("reduction", "none")
@@ -58,7 +58,7 @@ def _scatter_elements(call: Call) -> Array:
         out[tuple(places)] = updates
     else:
         _REDUCTIONS[reduction](out, tuple(places), updates)
-    return out
+    return np.asarray(out)
 
 
 def _cum_sum(call: Call) -> Array:
@@ -110,7 +110,7 @@ def _non_max_suppression(call: Call) -> Array:
     count = 0 if limit is None else int(limit.reshape(-1)[0])
     threshold = 0.0 if overlap is None else float(overlap.reshape(-1)[0])
     floor = None if least is None else float(least.reshape(-1)[0])
-    rows = []
+    rows: list[tuple[int, int, int]] = []
     for batch in range(len(boxes)):
         corners = _corners(boxes[batch], bool(call.attr("center_point_box", 0)))
         for kind in range(scores.shape[1]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,22 +24,22 @@ def numpy_dtype(data_type: int) -> np.dtype[Any]:
 
 def cast_array(x: Array, dtype: np.dtype[Any], saturate: bool = True, round_mode: str = "up") -> Array:
     """Return x converted as ONNX's Cast does: float8 saturates unless told not to, strings are parsed."""
-    if dtype == object:
+    if dtype.kind == "O":
         texts = [v if isinstance(v, str) else str(v) for v in x.reshape(-1)]
-        return np.array(texts, dtype=object).reshape(x.shape)
+        return np.asarray(np.array(texts, dtype=object).reshape(x.shape))
     if x.dtype.kind in "OUT":
         numbers = [float(v) for v in x.reshape(-1)] if dtype.kind == "f" or "float" in dtype.name else None
         values = numbers if numbers is not None else [int(v) for v in x.reshape(-1)]
-        return (
+        return np.asarray(
             np.array(values, np.float64 if numbers is not None else np.int64).reshape(x.shape).astype(dtype)
         )
     if "float8" in dtype.name:
-        import onnx
+        from onnx import numpy_helper
 
         if "e8m0" in dtype.name:
-            return np.asarray(onnx.numpy_helper.to_float8e8m0(x, saturate, round_mode)).astype(dtype)
+            return np.asarray(numpy_helper.to_float8e8m0(x, saturate, round_mode)).astype(dtype)
         if saturate:
-            return np.asarray(onnx.numpy_helper.saturate_cast(x, dtype))
+            return np.asarray(numpy_helper.saturate_cast(x, dtype))
     return x.astype(dtype, copy=False)
 
 
@@ -50,8 +51,8 @@ def _cast_to(call: Call, x: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _constant(call: Call) -> Array:
-    makers = {
-        "value": lambda v: v,
+    makers: dict[str, Callable[[Any], Array]] = {
+        "value": np.asarray,
         "value_float": lambda v: np.array(v, np.float32),
         "value_floats": lambda v: np.array(v, np.float32),
         "value_int": lambda v: np.array(v, np.int64),
@@ -60,7 +61,7 @@ def _constant(call: Call) -> Array:
         "value_strings": lambda v: np.array(v, object),
     }
     (name,) = (name for name in makers if name in call.attributes)
-    return np.asarray(makers[name](call.attributes[name]))
+    return makers[name](call.attributes[name])
 
 
 def _constant_of_shape(call: Call) -> Array:
@@ -118,7 +119,8 @@ def _dropout(call: Call) -> tuple[Array, ...]:
     if call.opset < 12 or training is None or not bool(training) or share == 0.0:
         return x, np.ones(x.shape, bool)
     seed = call.attr("seed")
-    mask = np.random.RandomState(seed).uniform(0, 1.0, x.shape) >= share  # noqa: S311 - as the standard's cases
+    # The generator that the standard's own cases use.
+    mask = np.asarray(np.random.RandomState(seed).uniform(0, 1.0, x.shape) >= share)
     return (x * mask / x.dtype.type(1.0 - share)).astype(x.dtype, copy=False), mask
 
 

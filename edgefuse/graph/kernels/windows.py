@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,7 @@ __all__ = ["Window", "pad_spatial", "tap", "window_of"]
 class Window:
     """A sliding window over the spatial axes; every field has one entry for each of them.
 
-    pads: (begin, end), as given or as auto_pad asks for. outputs: output sizes. extent: cells that one window
-    spans, dilation included.
+    pads: (begin, end), as given or as auto_pad asks for. outputs: output sizes.
     """
 
     kernel: tuple[int, ...]
@@ -27,6 +27,7 @@ class Window:
 
     @property
     def extent(self) -> tuple[int, ...]:
+        """Cells that one window spans on each axis, dilation included."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
 
@@ -39,8 +40,8 @@ def _same_pads(size: int, stride: int, extent: int, lower: bool) -> tuple[int, i
 def window_of(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
     """Return the window that a node's attributes describe on an input of spatial `sizes`.
 
-    ceil_mode follows the standard from opset 22 on (and every engine before it): a last window that would start
-    in the padding past the input is dropped.
+    ceil_mode follows the standard from opset 22 on (and every engine before it): a last window that would
+    start in the padding past the input is dropped.
     """
     rank = len(sizes)
     strides = tuple(call.ints("strides", [1] * rank))
@@ -66,7 +67,10 @@ def window_of(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Wi
 
 
 def pad_spatial(x: Array, window: Window, fill: float) -> Array:
-    """Return x [N, C, *sizes] padded so that every window lies inside (ceil_mode may need more at the end)."""
+    """Return x [N, C, *sizes] padded so that every window lies inside (ceil_mode may need more at the end).
+
+    Negative pads cut.
+    """
     widths = [(0, 0), (0, 0)]
     for axis, size in enumerate(x.shape[2:]):
         begin, end = window.pads[axis]
@@ -88,4 +92,5 @@ def tap(x: Array, window: Window, offsets: tuple[int, ...]) -> Array:
     for axis, offset in enumerate(offsets):
         start, stride = offset * window.dilations[axis], window.strides[axis]
         cuts.append(slice(start, start + (window.outputs[axis] - 1) * stride + 1, stride))
-    return x[(..., *cuts)]
+    index: tuple[Any, ...] = (..., *cuts)
+    return np.asarray(x[index])
