@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from edgefuse.errors import InputError
@@ -18,14 +20,10 @@ from edgefuse.graph import (
     replace_node,
     source_name,
 )
-from edgefuse.passes.channel_affine import (
-    ChannelAffine,
-    drop_unused,
-    fold_into_consumer,
-    fold_into_producer,
-    rounded,
-)
+from edgefuse.passes.channel_affine import ChannelAffine, drop_unused, rounded
 from edgefuse.passes.contract import PassResult
+from edgefuse.passes.into_consumer import fold_into_consumer
+from edgefuse.passes.into_producer import fold_into_producer
 
 __all__ = ["batchnorm_scale_shift", "fold_batchnorm"]
 
@@ -33,19 +31,20 @@ __all__ = ["batchnorm_scale_shift", "fold_batchnorm"]
 def fold_batchnorm(model: Model) -> PassResult:
     """Fold every BatchNormalization with constant statistics away, in place.
 
-    With s = scale / sqrt(var + eps) and t = bias - mean * s the node computes s * x + t. Taken, in this order:
+    With s = scale / sqrt(var + eps) and t = bias - mean * s it computes s * x + t. Taken, in this order:
 
-    1. x is written by Conv, ConvTranspose (grouped too), Gemm or MatMul (rank 2) with constant weights, or by
-       Add(MatMul, constant), and nobody else reads it: W * s and b * s + t; a missing bias is made.
+    1. x is written by Conv, ConvTranspose (grouped too), Gemm or MatMul (rank 2) with constant weights, by
+       Add(MatMul, constant) or by a normalisation, and nobody else reads it: W * s and b * s + t; a missing
+       bias is made.
     2. its result is read by one such node only: W * s, and W.t onto the bias; the shift only where no zero
        padding follows, since the padding would have to be shifted too; a pure scale passes padding.
     3. what is left becomes Mul by s and Add of t, shaped [C, 1, ...], so that pointwise groups can take it
        (an Add of zeros or a Mul by ones is left out).
 
-    Left: training mode, statistics that are computed or not finite, a second output that is read, unknown rank
-    where neither 1 nor 2 applies, s or t that overflow the dtype of x. Shared weights are copied, never changed
-    for their other readers. Exact in real arithmetic; computed in float64 and rounded once, so float32 weights
-    differ by half an ulp (relative 6e-8 per weight), float16 by 5e-4.
+    Left: training mode, statistics that are computed or not finite, a second output that is read, unknown
+    rank where neither 1 nor 2 applies, s or t that overflow the dtype of x. Shared weights are copied, never
+    changed for their other readers. Exact in real arithmetic; computed in float64 and rounded once: float32
+    weights differ by half an ulp (relative 6e-8 per weight), float16 by 5e-4.
     Raises InputError naming the node where var + eps <= 0: the export or the training is broken.
     """
     nodes = [n for n in all_nodes(model) if n.op_type == "BatchNormalization" and not n.domain]
@@ -92,7 +91,7 @@ def batchnorm_scale_shift(node: Node) -> ChannelAffine | str:
     if (spread <= 0).any():
         channel = int(np.argmax(spread <= 0))
         raise InputError(
-            f"node {source_name(node)!r} (BatchNormalization): the variance of channel {channel} is not positive",
+            f"node {source_name(node)!r} (BatchNormalization): channel {channel} has no positive variance",
             expected="variance + epsilon > 0",
             got=f"{spread[channel]:g}",
             hint="the export or the training is broken; check the running statistics of this layer",
@@ -107,9 +106,7 @@ def batchnorm_scale_shift(node: Node) -> ChannelAffine | str:
 
 def _current(affine: ChannelAffine) -> ChannelAffine:
     """Return the affine with the value that its node reads now (an earlier fold may have replaced it)."""
-    value = affine.node.inputs[0]
-    assert value is not None  # noqa: S101 - batchnorm_scale_shift refused it otherwise
-    return ChannelAffine(affine.node, value, affine.scale, affine.shift, affine.axis, affine.rank)
+    return replace(affine, value=affine.node.inputs[0] or affine.value)
 
 
 def _write_out(model: Model, affine: ChannelAffine) -> bool:

@@ -69,9 +69,9 @@ class Build:
         ]
         return self.op("BatchNormalization", x, *parts, name=name, **attrs)
 
-    def y(self, *names: str, element: int | None = None) -> Build:
+    def y(self, *names: str, element: int | None = None, shape: Sequence[int] | None = None) -> Build:
         kind = ELEMENT[self.dtype] if element is None else element
-        self.outputs.extend(helper.make_tensor_value_info(n, kind, None) for n in names)
+        self.outputs.extend(helper.make_tensor_value_info(n, kind, shape) for n in names)
         return self
 
     def proto(self) -> onnx.ModelProto:
@@ -80,6 +80,15 @@ class Build:
 
     def model(self) -> Model:
         return model_from_proto(self.proto())
+
+
+def conv(
+    b: Build, x: str, c_in: int, c_out: int, k: int = 3, groups: int = 1, bias: bool = True, **attrs: Any
+) -> str:
+    """Add a 2-D Conv with random weights; pads keep the size unless given."""
+    parts = [b.rand(c_out, c_in // groups, k, k)] + ([b.rand(c_out)] if bias else [])
+    attrs.setdefault("pads", [k // 2] * 4)
+    return b.op("Conv", x, *parts, group=groups, **attrs)
 
 
 def ops(model: Model) -> Counter[str]:

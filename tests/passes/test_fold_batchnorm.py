@@ -14,19 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefuse.errors import InputError
-from edgefuse.graph import Model, attribute, constant, source_name
+from edgefuse.graph import Model, constant, source_name
 from edgefuse.passes.fold_batchnorm import fold_batchnorm
-from tests.passes.graphs import Build, apply, dead_constants, ops
+from tests.passes.graphs import Build, apply, conv, dead_constants, ops
 
 FOLD = 1e-6
-
-
-def conv(
-    b: Build, x: str, c_in: int, c_out: int, k: int = 3, groups: int = 1, bias: bool = True, **attrs: Any
-) -> str:
-    parts = [b.rand(c_out, c_in // groups, k, k)] + ([b.rand(c_out)] if bias else [])
-    attrs.setdefault("pads", [k // 2] * 4)
-    return b.op("Conv", x, *parts, group=groups, **attrs)
 
 
 def only(model: Model, kind: str) -> Any:
