@@ -28,6 +28,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p edgefuse -p edgefuse.targets -p edgefuse.quant -p edgefuse.firmware_scripts
+	$(BIN)/mypy examples
 	$(PYTEST) -q -m "not slow"
 
 format: $(STAMP)

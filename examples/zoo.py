@@ -55,12 +55,9 @@ def load_table(path: Path = TABLE) -> dict[str, Any]:
 
     Raises InputError naming the model and the key that is missing, unknown or of another type.
     """
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10; the [build] extra brings the same parser under its old name
-        import tomli as tomllib
+    import msgspec
 
-    table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    table: dict[str, Any] = msgspec.toml.decode(path.read_bytes())
     for name, model in table["models"].items():
         _check_model(name, model, table["wheels"])
     return table
