@@ -43,9 +43,10 @@ class MemoryPlan:
 
     peak_bytes: size of the arena.  naive_bytes: sum of all tensors, none sharing.  lower_bound_bytes: the
     largest sum of buffers that live together (no plan can be smaller, with the sharing of `liveness`).
-    in_place: buffers that hold more than one storage.  views: tensors that name another's bytes.
-    order: which order of placing won, and whether it was improved.  unknown: tensors without a known size -> why (not in the arena).
-    unplanned: nodes with bodies, whose inner tensors are not in the arena.
+    in_place: how many tensors are written over their input.  views: how many name another's bytes.
+    order: which order of placing won, and whether it was improved.
+    unknown: tensors without a known size -> why (they are not in the arena).  unplanned: nodes with bodies,
+    whose inner tensors are not in the arena.
     """
 
     placed: tuple[Placed, ...]
@@ -87,7 +88,7 @@ class _Buffer:
 def memory_plan(model: Model, binding: Mapping[str, int] | None = None) -> MemoryPlan:
     """Return the arena of the model's activations, graph inputs and outputs included, weights left out.
 
-    binding: numbers for the inputs' symbolic dimensions; a tensor that needs one and has none is in `unknown`.
+    binding: numbers for the inputs' symbolic dimensions; a tensor that lacks one is in `unknown`.
     The plan has been checked (`check_plan`). Raises UsageError for a wrong binding.
     """
     alive = liveness(bound_model(model, binding))
@@ -199,19 +200,16 @@ _ORDERS: Mapping[str, Callable[[_Buffer], tuple[int, ...]]] = {
 def _best(buffers: list[_Buffer], bound: int) -> tuple[str, dict[int, int]]:
     """Return the order that won, in words, and the offset of each buffer."""
     crossing = _crossings(buffers)
-    best: tuple[int, str, list[_Buffer], dict[int, int]] | None = None
     orders = {name: sorted(buffers, key=key) for name, key in _ORDERS.items()}
     orders["moment"] = _by_moment(buffers)
+    tried: list[tuple[int, str, list[_Buffer], dict[int, int]]] = []
     for name, order in orders.items():
         peak = _place(order, crossing)
-        if best is None or peak < best[0]:
-            best = (peak, name, order, {b.number: b.offset for b in buffers})
-        if peak <= _rounded(bound):
+        tried.append((peak, name, order, {buffer.number: buffer.offset for buffer in order}))
+        if _good(peak, bound):
             break
-    if best is None:
-        return "none", {}
-    peak, name, order, offsets = best
-    if peak > _rounded(bound):
+    peak, name, order, offsets = min(tried, key=lambda one: one[0])
+    if not _good(peak, bound):
         better = _repair(order, crossing, peak, bound)
         if better is not None:
             return f"{name}, improved", better
@@ -287,13 +285,18 @@ def _repair(
         reached = _place(tried, crossing)
         if reached < peak:
             peak, best = reached, {buffer.number: buffer.offset for buffer in tried}
-        if peak <= _rounded(bound):
+        if _good(peak, bound):
             break
         if reached <= current or draw.random() < 0.02:
             order, current = tried, reached
         else:
             _place(order, crossing)
     return best
+
+
+def _good(peak: int, bound: int) -> bool:
+    # Within a thousandth, what is left is the rounding of tensors to the alignment.
+    return peak <= _rounded(bound) or peak - bound <= bound / 1000
 
 
 def _rounded(count: int) -> int:
