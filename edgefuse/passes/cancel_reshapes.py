@@ -30,13 +30,15 @@ def cancel_reshapes(model: Model) -> PassResult:
     """Write Squeeze, Unsqueeze and Flatten as Reshape, and let a Reshape skip Reshapes before it, in place.
 
     Takes: 1. Squeeze, Unsqueeze and Flatten whose result has at most one unknown dimension (-1), others being
-    numbers, or copied from the same place of the input (0).  2. a Reshape whose constant target can be written
-    plainer: 0 and -1 become numbers where they are known.  3. a Reshape after a Reshape: it reads what the
-    first one reads (the first stays where it is read elsewhere).
-    Leaves: 4. unknown rank, Squeeze without axes of unknown dimensions, more than one size that is neither
-    known nor copied.  5. a computed target (fold_constants makes it constant where it can).  6. tensors with a
-    dimension of 0.  7. the second of two Reshapes where a 0 stays in its target.  8. nodes inside bodies.
-    Exact.  A runtime dimension of an unknown size is taken to be at least 1.
+    numbers, or copied from the same place of the input (0).  2. a Reshape whose constant target can be
+    written plainer: 0 and -1 become numbers where they are known.  3. a Reshape after a Reshape: it reads
+    what the first one reads (the first stays where it is read elsewhere).
+    Leaves: 4. unknown rank, Squeeze
+    without axes of unknown dimensions, more than one size that is neither known nor copied.  5. a computed
+    target (fold_constants makes it constant where it can).  6. tensors with a dimension of 0.  7. the second
+    of two Reshapes where a 0 stays in its target.  8. nodes inside bodies.
+    Exact.  A runtime dimension of an
+    unknown size is taken to be at least 1.
     """
     changed = 0
     for node in list(model.graph):

@@ -25,9 +25,10 @@ __all__ = ["cancel_transposes"]
 
 # Operators that compute each element from the elements at the same place (scalars and constants beside).
 ELEMENTWISE = frozenset(
-    """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu Clip
-    Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu
-    Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid
+    """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu
+    Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN
+    LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu
+    Shrink Sigmoid
     Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor""".split()
 )
 # How far a pair of Transposes may stand apart.
@@ -38,13 +39,14 @@ def cancel_transposes(model: Model) -> PassResult:
     """Join Transposes that follow each other and remove pairs with elementwise operators between, in place.
 
     Takes: 1. Transpose after Transpose: one Transpose, or nothing where they undo each other (the first one
-    stays where it is read elsewhere).  2. a Transpose that only moves dimensions of size one: a Reshape, which
-    costs nothing and cancels further.  3. a Transpose after a region of elementwise operators all of whose
-    computed inputs are Transposes of one order: the region runs on what those read, its constants in that
-    order; taken only where fewer Transposes remain.
-    Leaves: 4. a region read elsewhere in between or holding a graph output.  5. a region with an operand of
-    lower rank that is neither constant nor of one element, or of unknown rank.  6. operators with an axis
-    (Concat, Softmax, Reduce).  7. nodes inside bodies.
+    stays where it is read elsewhere).  2. a Transpose that only moves dimensions of size one: a Reshape,
+    which costs nothing and cancels further.  3. a Transpose after a region of elementwise operators all of
+    whose computed inputs are Transposes of one order: the region runs on what those read, its constants in
+    that order; taken only where fewer Transposes remain.
+    Leaves: 4. a region read elsewhere in between or
+    holding a graph output.  5. a region with an operand of lower rank that is neither constant nor of one
+    element, or of unknown rank.  6. operators with an axis (Concat, Softmax, Reduce).  7. nodes inside
+    bodies.
     Exact: only the order of the elements changes.
     """
     changed = 0

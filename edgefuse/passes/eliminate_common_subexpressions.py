@@ -23,10 +23,10 @@ def eliminate_common_subexpressions(model: Model) -> PassResult:
     Takes: 1. equal nodes of the main graph; since what they fed reads one value then, whole equal subgraphs
     with equal inputs collapse in one run (weights count as equal once share_weights made them one value).
     2. operands of commutative operators in either order.  3. a node that leaves out outputs which the other
-    one writes, where the fuller one stands first.  4. two graph outputs with the same content: both names stay
-    (an Identity writes the second).
-    Leaves: 5. random operators, and Dropout in training.  6. nodes with a body (If, Loop, Scan).  7. nodes
-    inside bodies.
+    one writes, where the fuller one stands first.  4. two graph outputs with the same content: both names
+    stay (an Identity writes the second).
+    Leaves: 5. random operators, and Dropout in training.  6. nodes with
+    a body (If, Loop, Scan).  7. nodes inside bodies.
     """
     seen: dict[tuple[object, ...], Node] = {}
     merged = 0

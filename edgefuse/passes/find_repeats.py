@@ -1,4 +1,4 @@
-"""Segments that a model repeats: found, reported, and named by a digest so that their planning is done once."""
+"""Segments that a model repeats: found, and named by a digest so that their planning is done once."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def find_repeats(model: Model, minimum: int = 2) -> list[RepeatedGroup]:
 
     Two segments are the same where structural_hash says so: operators, attributes, connections, dtypes and
     shapes are equal; weights count by shape, not by value (equal values with equal inputs were merged by
-    eliminate_common_subexpressions).  A segment is a run of nodes in graph order; each node belongs to one group at
-    most, groups that cover most nodes come first.  Deterministic; the model is not changed.
-    Not found: repeats whose nodes stand interleaved in another order, and repeats inside bodies.
+    eliminate_common_subexpressions).  A segment is a run of nodes in graph order; each node belongs to one
+    group at most, groups that cover most nodes come first.  Deterministic; the model is not changed. Not
+    found: repeats whose nodes stand interleaved in another order, and repeats inside bodies.
     """
     nodes = list(model.graph)
     numbers: dict[str, int] = {}

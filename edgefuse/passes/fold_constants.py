@@ -70,22 +70,21 @@ def fold_constants(model: Model) -> PassResult:
     (1 GiB).  2. Shape and Size of known dimensions.  3. chains of sizes (Shape, Gather, Slice, Concat, Split,
     Squeeze, Unsqueeze, Cast, Add, Sub, Mul, Div, Min, Max, Equal, Where, ReduceProd ...) whose elements all
     become numbers, though other dimensions stay unknown.  4. the target of Reshape where at most one size is
-    neither known nor copied from its place in the input: it is written -1, the copied ones 0.  5. the target of
-    Expand whose unknown sizes are those of its input (1).  6. ends of Slice that are the size of what is sliced.
-    7. sizes of Resize that are whole multiples of the input's (scales) or known (with `axes`).
-    Leaves: 8. random operators, QuantizeLinear and DequantizeLinear and what follows them, custom operators, nodes
-    with bodies and nodes inside bodies, strings and sequences.  9. larger results.  10. what has no kernel.
-    Results are those of the operator in its own dtypes. A runtime dimension is taken to be at least 1.
+    neither known nor copied from its place in the input: it is written -1, the copied ones 0.  5. the target
+    of Expand whose unknown sizes are those of its input (1).  6. ends of Slice that are the size of what is
+    sliced. 7. sizes of Resize that are whole multiples of the input's (scales) or known (with `axes`).
+    Leaves: 8. random operators, QuantizeLinear and DequantizeLinear and what follows them, custom operators,
+    nodes with bodies and nodes inside bodies, strings and sequences.  9. larger results.  10. what has no
+    kernel.
+    Results are those of the operator in its own dtypes. A runtime dimension is taken to be at least
+    1.
     """
     tracker = SizeTracker()
     version = opset(model)
     folded = 0
     for node in list(model.graph):
-        if (
-            node.domain not in ("", "ai.onnx")
-            or node.op_type == "Identity"
-            and node.outputs[0].is_graph_output()
-        ):
+        anchors = node.op_type == "Identity" and node.outputs[0].is_graph_output()
+        if node.domain not in ("", "ai.onnx") or anchors:
             continue
         if _is_foldable(node):
             folded += _evaluate(node, version)
@@ -150,7 +149,7 @@ def _is_weight(value: Value) -> bool:
     return bool(uses) and all(u.idx >= 1 and u.node.op_type in _WEIGHTED for u in uses)
 
 
-def _replace_by_constants(node: Node, results: "list[np.ndarray]") -> None:
+def _replace_by_constants(node: Node, results: list[np.ndarray]) -> None:
     graph = node.graph
     if graph is None:
         return

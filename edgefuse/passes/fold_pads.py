@@ -31,16 +31,18 @@ def fold_pads(model: Model) -> PassResult:
     """Move constant padding of spatial dimensions into the Conv or pool that reads it, in place.
 
     Takes, where every reader of the Pad can take it: 1. zeros before a Conv with explicit or no padding.
-    2. zeros before an AveragePool that counts its padding, or has none of its own (count_include_pad becomes 1).
-    3. -inf before a MaxPool, and zeros where what is padded cannot be negative (after Relu, Sigmoid, Abs ...).
-    Leaves: 4. other modes (reflect, edge, wrap), other values, negative padding, padding of batch or channels.
-    5. readers with auto_pad SAME (their padding follows from the padded size).  6. pools with ceil_mode (a
-    window may not begin in padding, but may begin in padded data), with an indices output, or dilated, or
-    whose padding would reach the size of the window.  7. a Pad that is a graph output or has a reader of another kind.
+    2. zeros before an AveragePool that counts its padding, or has none of its own (count_include_pad becomes
+    1). 3. -inf before a MaxPool, and zeros where what is padded cannot be negative (after Relu, Sigmoid, Abs
+    ...).
+    Leaves: 4. other modes (reflect, edge, wrap), other values, negative padding, padding of batch or
+    channels. 5. readers with auto_pad SAME (their padding follows from the padded size).  6. pools with
+    ceil_mode (a window may not begin in padding, but may begin in padded data), with an indices output, or
+    dilated, or whose padding would reach the size of the window.  7. a Pad that is a graph output or has a
+    reader of another kind.
     Exact, but for the order in which a runtime adds.
     """
     folded = 0
-    for node in list(model.graph):
+    for node in reversed(list(model.graph)):  # of two Pads in a row the second one goes first
         pads = _foldable_pads(node)
         if pads is None:
             continue

@@ -16,11 +16,12 @@ __all__ = ["MAX_ROUNDS", "ORDER", "canonicalize"]
 #  - constants next, since every later pattern asks "is this input constant?", then the passes that make
 #    patterns visible: nothing in between (identities), nothing dead, equal things one value, reshapes and
 #    transposes out of the way;
-#  - recovery before folding: fold_scale_shift would swallow the 1/sqrt(2) of a GELU or the 1/6 of a HardSwish;
-#    the larger pattern before the one that is part of it (HardSwish before HardSigmoid, LayerNorm before RMSNorm);
+#  - recovery before folding: fold_scale_shift would swallow the 1/sqrt(2) of a GELU or the 1/6 of a
+#    HardSwish; the larger pattern before the one that is part of it (HardSwish before HardSigmoid, LayerNorm
+#    before RMSNorm);
 #  - fold_batchnorm before fold_scale_shift, which takes the Mul and Add that an unfoldable BatchNorm becomes;
-#  - fold_pads last: a Pad that moved into a Conv would stop a shift before that Conv from being folded, so the
-#    shift is judged first (it is refused through zero padding either way).
+#  - fold_pads last: a Pad that moved into a Conv would stop a shift before that Conv from being folded, so
+#    the shift is judged first (it is refused through zero padding either way).
 ORDER: tuple[str, ...] = (
     "resolve_if",
     "unroll_loop",
@@ -51,9 +52,9 @@ def canonicalize(model: Model) -> list[PassResult]:
     """Bring the model to its canonical form, in place; returns one result for each pass of ORDER, summed up.
 
     Passes run in ORDER, shapes are inferred after each pass that changed something, and the round is repeated
-    until no pass changes anything (a pass is not run again while nothing changed since it last found nothing).
-    A second call changes nothing. Where MAX_ROUNDS is reached, the model is right but may be not the
-    smallest, and a last result named "pipeline" says which passes were still changing it.
+    until no pass changes anything (a pass is not run again while nothing changed since it last found
+    nothing). A second call changes nothing. Where MAX_ROUNDS is reached, the model is right but may be not
+    the smallest, and a last result named "pipeline" says which passes were still changing it.
     """
     passes = {name: load_pass(name) for name in ORDER if find_spec(f"edgefuse.passes.{name}")}
     changed = dict.fromkeys(ORDER, 0)

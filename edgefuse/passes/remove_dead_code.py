@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from edgefuse.graph import Model
+from edgefuse.graph import Model, all_nodes, has_subgraphs
 from edgefuse.graph.library_passes import remove_unused
 from edgefuse.passes.contract import PassResult
+from edgefuse.passes.resolve_if import release_bodies
 
 __all__ = ["remove_dead_code"]
 
@@ -18,5 +19,14 @@ def remove_dead_code(model: Model) -> PassResult:
     Leaves: 5. graph inputs that nobody reads, since they belong to the model's signature.  6. a node one of
     whose outputs is needed.
     """
-    removed = remove_unused(model)
+    removed, found = 0, -1
+    while found:
+        carriers = [n for n in all_nodes(model) if has_subgraphs(n)]
+        found = remove_unused(model)
+        removed += found
+        for node in carriers:
+            if node.graph is None:  # its bodies still count as readers of outer values
+                release_bodies(node)
+        if not carriers:
+            break
     return PassResult("remove_dead_code", removed)

@@ -32,18 +32,18 @@ _NAMELESS = ("", "?", "-1", "None")
 def remove_identity(model: Model) -> PassResult:
     """Remove nodes whose output is their input, value for value, in place.
 
-    Takes: 1. Identity.  2. Dropout outside training, its mask unread.  3. Cast and CastLike to the type that is
-    there.  4. Reshape, Squeeze, Unsqueeze, Flatten, Expand to the shape that is there.  5. Transpose in the
-    order that is there.  6. Pad by nothing.  7. Slice of everything.  8. Concat, Sum, Mean, Max, Min of one;
-    Split into one.  9. Expand and Tile by ones.  10. Resize by scales of one.  11. adding or subtracting 0,
-    multiplying or dividing by 1, Pow by 1, where the constant does not broaden the shape.  12. ReduceMean, -Sum,
-    -Max, -Min, -Prod over dimensions of size one that are kept.  13. MaxPool and AveragePool with a 1x1 window.
-    14. Clip without bounds, DepthToSpace and SpaceToDepth by 1.
-    Where the output is a graph output and the input a graph input, a constant or another graph output, an
-    Identity stays in the node's place.
-    Leaves: 15. all of these where the shapes that decide it are not known.  16. Slice with a step of -1, Resize
-    whose coordinates move at scale one (tf_half_pixel_for_nn, tf_crop_and_resize).  17. Dropout with an unknown
-    or true training flag.  18. nodes inside bodies of If, Loop, Scan.
+    Takes: 1. Identity.  2. Dropout outside training, its mask unread.  3. Cast and CastLike to the type that
+    is there.  4. Reshape, Squeeze, Unsqueeze, Flatten, Expand to the shape that is there.  5. Transpose in
+    the order that is there.  6. Pad by nothing.  7. Slice of everything.  8. Concat, Sum, Mean, Max, Min of
+    one; Split into one.  9. Expand and Tile by ones.  10. Resize by scales of one.  11. adding or subtracting
+    0, multiplying or dividing by 1, Pow by 1, where the constant does not broaden the shape.  12. ReduceMean,
+    -Sum, -Max, -Min, -Prod over dimensions of size one that are kept.  13. MaxPool and AveragePool with a 1x1
+    window. 14. Clip without bounds, DepthToSpace and SpaceToDepth by 1.
+    Where the output is a graph output
+    and the input a graph input, a constant or another graph output, an Identity stays in the node's place.
+    Leaves: 15. all of these where the shapes that decide it are not known.  16. Slice with a step of -1,
+    Resize whose coordinates move at scale one (tf_half_pixel_for_nn, tf_crop_and_resize).  17. Dropout with
+    an unknown or true training flag.  18. nodes inside bodies of If, Loop, Scan.
     """
     removed = 0
     for node in list(model.graph):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgefuse.graph import (
+    AttributeType,
     Graph,
     Model,
     Node,
@@ -15,7 +16,7 @@ from edgefuse.graph import (
 )
 from edgefuse.passes.contract import PassResult
 
-__all__ = ["inline_graph", "move_nodes", "resolve_if"]
+__all__ = ["inline_graph", "move_nodes", "release_bodies", "resolve_if"]
 
 
 def resolve_if(model: Model) -> PassResult:
@@ -24,7 +25,8 @@ def resolve_if(model: Model) -> PassResult:
     Takes: 1. If nodes of the main graph whose condition is a constant (after fold_constants, a computed one
     too); nested ones as they come to the surface.  2. branches that hand through outer values, constants, or
     one value twice.
-    Leaves: 3. an If whose condition is computed from the input.  4. If nodes inside a Loop or Scan that stays.
+    Leaves: 3. an If whose condition is computed from the input.  4. If nodes inside a Loop or Scan that
+    stays.
     """
     resolved = 0
     pending = [n for n in model.graph if n.op_type == "If" and n.domain == ""]
@@ -35,6 +37,7 @@ def resolve_if(model: Model) -> PassResult:
             continue
         taken = attribute(node, "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch")
         inner = inline_graph(taken, node)
+        release_bodies(node)
         pending.extend(n for n in inner if n.op_type == "If" and n.domain == "")
         resolved += 1
     notes = (f"{resolved} If nodes replaced by the branch taken",) if resolved else ()
@@ -69,3 +72,15 @@ def move_nodes(body: Graph, before: Node) -> tuple[list[Node], list[Value]]:
     body.remove(nodes)
     graph.insert_before(before, nodes)
     return nodes, outputs
+
+
+def release_bodies(node: Node) -> None:
+    """Let the bodies of a removed node go: they read nothing any more, so outer values lose these readers."""
+    for found in node.attributes.values():
+        if found.type not in (AttributeType.GRAPH, AttributeType.GRAPHS):
+            continue
+        for body in [found.value] if found.type == AttributeType.GRAPH else found.value:
+            body.outputs.clear()
+            for inner in body:
+                inner.resize_inputs(0)
+                release_bodies(inner)

@@ -1,7 +1,7 @@
 """Sizes as the graph computes them: small integer tensors whose elements are numbers or dimensions.
 
-A `Size` is a number times named dimensions ("2 * N * H"); what is no product (a sum, a rounded quotient) becomes
-a name of its own, equal to itself wherever it is computed the same way.
+A `Size` is a number times named dimensions ("2 * N * H"); what is no product (a sum, a rounded quotient)
+becomes a name of its own, equal to itself wherever it is computed the same way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Size:
 
     @property
     def is_positive(self) -> bool:
-        """Whether the size is surely above zero: a positive multiple of dimensions (taken to be at least 1)."""
+        """Whether the size is surely above zero: a positive multiple of dimensions (at least 1 each)."""
         return self.number > 0 and not any(name.startswith("(") for name in self.names)
 
     def times(self, other: Size) -> Size:

@@ -12,7 +12,6 @@ from edgefuse.graph import (
     add_constant,
     add_node,
     attribute,
-    constant,
     fresh_name,
     input_value,
     remove_node,
@@ -20,7 +19,7 @@ from edgefuse.graph import (
     scalar,
 )
 from edgefuse.passes.contract import PassResult
-from edgefuse.passes.resolve_if import move_nodes
+from edgefuse.passes.resolve_if import move_nodes, release_bodies
 
 __all__ = ["MAX_NODES", "MAX_TURNS", "unroll_loop"]
 
@@ -32,11 +31,12 @@ def unroll_loop(model: Model) -> PassResult:
     """Write out each Loop of the main graph that runs a known number of turns, in place.
 
     Takes: 1. a constant number of turns from 1 to MAX_TURNS (64) with no condition, or one that is and stays
-    true (the body hands it through or returns a constant true).  2. carried values, scan outputs (joined along
-    a new first dimension), outer values read inside.  3. 0 turns where there is no scan output.  4. nested
-    Loops, as they come to the surface.
-    Leaves: 5. more turns, or more than MAX_NODES (4096) nodes in all.  6. a number of turns or a condition that
-    is computed.  7. Loops inside the body of a Loop, Scan or If that stays.
+    true (the body hands it through or returns a constant true).  2. carried values, scan outputs (joined
+    along a new first dimension), outer values read inside.  3. 0 turns where there is no scan output.  4.
+    nested Loops, as they come to the surface.
+    Leaves: 5. more turns, or more than MAX_NODES (4096) nodes in
+    all.  6. a number of turns or a condition that is computed.  7. Loops inside the body of a Loop, Scan or
+    If that stays.
     """
     unrolled = 0
     pending = [n for n in model.graph if n.op_type == "Loop" and n.domain == ""]
@@ -109,6 +109,7 @@ def _unroll(node: Node, turns: int) -> list[Node]:
         if old.name and new is not None:
             replace_value(old, new)
     remove_node(node)
+    release_bodies(node)
     return made
 
 
