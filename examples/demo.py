@@ -3,8 +3,8 @@
     python examples/demo.py [--out demo] [--seconds 5]
 
 The model is a page-orientation classifier out of a published wheel, the images are cut from pictures that the
-scikit-image wheel carries (examples/zoo.toml). Calibration and evaluation images share no pixel. Everything goes
-through edgefuse's public functions; the figures are of this machine.
+scikit-image wheel carries (examples/zoo.toml). Calibration and evaluation images share no pixel. Everything
+goes through edgefuse's public functions; the figures are of this machine.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import zoo
-
 import edgefuse
+import zoo
 from edgefuse.errors import EdgefuseError
 
 NAME = "pplcnet_orientation"
@@ -28,7 +27,7 @@ MAX_DROP = 0.02
 
 
 def write_inputs(folder: Path, model: Mapping[str, Any]) -> dict[str, Path]:
-    """Write preprocess.toml and labels.txt of a zoo model into `folder`; return their paths by option name."""
+    """Write preprocess.toml and labels.txt of a zoo model into `folder`; return the paths by option name."""
     folder.mkdir(parents=True, exist_ok=True)
     preprocess, labels = folder / "preprocess.toml", folder / "labels.txt"
     # Strings, numbers and lists of numbers are written alike in JSON and in TOML.
@@ -45,6 +44,7 @@ class Steps:
         self.start = time.monotonic()
 
     def __call__(self, what: str) -> None:
+        """Print that step `what` begins."""
         print(f"[{self.seconds():5.1f} s] {what}", file=sys.stderr, flush=True)
 
     def seconds(self) -> float:
@@ -136,8 +136,8 @@ def show(
         ),
         row("int8 groups", [f"{n} of {m}" for n, m in zip(of("int8_groups"), of("groups"), strict=True)]),
         "",
-        f"verify: {'passed' if verified['ok'] else 'FAILED'}, {verified['metric']} {verified['value']:.1%} of "
-        f"{verified['samples']} images, drop {verified['drop']:.4f} of at most {verified['max_drop']:g}",
+        f"verify: {'passed' if verified['ok'] else 'FAILED'}, {verified['metric']} {verified['value']:.1%} "
+        f"of {verified['samples']} images, drop {verified['drop']:.4f} of at most {verified['max_drop']:g}",
     ]
     if "int8" not in columns:
         lines += ["no int8 payload:", *(f"  {note}" for note in report["notes"])]
@@ -152,7 +152,7 @@ def times(fetched: float, total: float) -> str:
     """Return the line with both times: installation, where `make` noted it, and this run."""
     noted = Path(sys.prefix) / ".install_seconds"
     installed = f"installation {noted.read_text().strip()} s, " if noted.is_file() else ""
-    return f"times: {installed}this run {total:.0f} s (of it {fetched:.0f} s to fetch the model and the pictures)"
+    return f"times: {installed}this run {total:.0f} s ({fetched:.0f} s of it to fetch model and pictures)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
