@@ -11,17 +11,76 @@ under Python 3.6, where only `load` and what it needs is used (the build side ne
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "bench", "build", "inspect", "load", "plan", "run", "targets", "verify"]
 
 
 def load(path, simulate=False, **options):
     """Return the artifact at `path` as a `Model`, ready to be called.
 
     path: a `.efa` file.  simulate: run in the exact reference of the target's arithmetic, for a device that
-    is not here.  options: `threads` (int >= 1) and `family` (which payload family to prefer).
+    is not here.  options: `threads` (int >= 1), `family` (which payload family to prefer), `self_test`.
     Raises ArtifactError (altered, cut short, too new), DeviceError (made for other hardware),
     ToolMissingError (the runtime that the payload needs is not installed).
     """
     from edgefuse.runtime import load as load_artifact
 
     return load_artifact(path, simulate=simulate, **options)
+
+
+def build(model=None, **options):
+    """Build `model` for a device; return a BuildResult with `.artifact`, `.plan` and `.report`.
+
+    model: path of an ONNX file.  options: target ("host"), output, calib, eval, metric, max_drop (0.01),
+    precision ("auto" | "fp32" | "fp16" | "int8"), preprocess, labels, shapes (input -> sizes), threads.
+    What is left out comes from edgefuse.toml in the working folder.
+    Raises the errors of edgefuse.errors: InputError, UsageError, UnsupportedError, ToolMissingError.
+    """
+    from edgefuse.compose.build import build as build_artifact
+
+    return build_artifact(model, **options)
+
+
+def plan(model=None, **options):
+    """Return the Plan that a build with the same options would begin with; its times are estimates."""
+    from edgefuse.compose.verbs import plan as make_plan
+
+    return make_plan(model, **options)
+
+
+def inspect(path, **options):
+    """Return what is in an ONNX model (with `target` and `shapes`) or in a `.efa`, as JSON values."""
+    from edgefuse.compose.verbs import inspect as inspect_file
+
+    return inspect_file(path, **options)
+
+
+def run(artifact, source, target=None, **options):
+    """Return the outputs of an artifact for the arrays of a `.npz`; write them to `target` where given."""
+    from edgefuse.compose.verbs import run as run_artifact
+
+    return run_artifact(artifact, source, target, **options)
+
+
+def verify(artifact, **options):
+    """Return the verification of an artifact: `model`, `data`, `metric`, `max_drop`; `ok` tells the outcome."""
+    from edgefuse.compose.verbs import verify as verify_artifact
+
+    return verify_artifact(artifact, **options)
+
+
+def bench(artifact, **options):
+    """Return the latency report of an artifact on this machine: `threads`, `seconds`, `payload`, `gates`."""
+    from edgefuse.compose.verbs import bench as bench_artifact
+
+    return bench_artifact(artifact, **options)
+
+
+def targets():
+    """Return one row a device that can be built for: name, family, precisions, usable, and why not.
+
+    `edgefuse.targets` is also the package of the families; once that is imported, the package itself is
+    called (docs/decisions/0001).
+    """
+    from edgefuse.compose.targets import list_targets
+
+    return list_targets()

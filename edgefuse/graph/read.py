@@ -338,7 +338,7 @@ def _looks_like(data: bytes) -> str:
         (b"\x89PNG", "a PNG image"),
         (b"PK\x03\x04", "a zip archive"),
         (b"\x7fELF", "a program"),
-        (b"TFL3", "a .tflite model"),
+        (b"TFL3", "a FlatBuffers model"),
         (b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
         (b"<", "an HTML or XML file"),
         (b"{", "a JSON file"),

@@ -16,13 +16,16 @@ problem gives the same plan on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgefuse.errors import InternalError, UnsupportedError
-from edgefuse.graph import is_float
+from edgefuse.graph import Value, is_float, static_shape
 from edgefuse.planner.columns import READS, Column, PlanRequest, external_inputs
 from edgefuse.plans import CostTerm
 
@@ -73,7 +76,7 @@ def solve(request: PlanRequest, columns: Sequence[Column]) -> Solution:
         losses = {i: c.loss for i, c in enumerate(columns) if c.loss > 0}
         if losses:
             rows.add(losses, -np.inf, request.budget)
-    costs = [c.ms + _preference(request, c, columns) for c in columns] + [c[3].ms for c in conversions]
+    costs = [c.ms + _preference(request, c) for c in columns] + [c[3].ms for c in conversions]
     values, status, gap, version = _run(np.array(costs), len(columns), rows)
     taken = tuple(c for c, x in zip(columns, values, strict=False) if x > 0.5)
     used = tuple(c for c, y in zip(conversions, values[len(columns) :], strict=True) if y > 0.5)
@@ -113,10 +116,8 @@ def _conversions(request: PlanRequest, columns: Sequence[Column]) -> list[tuple[
     return found
 
 
-def _count(value: object) -> int:
-    from edgefuse.graph import static_shape
-
-    shape = static_shape(value)  # type: ignore[arg-type]
+def _count(value: Value) -> int:
+    shape = static_shape(value)
     return int(np.prod(shape)) if shape else 0
 
 
@@ -165,7 +166,7 @@ def _format_rows(
             rows.add({**writers.get(key, {}), **into.get(key, {})}, -np.inf, -1.0)
 
 
-def _preference(request: PlanRequest, column: Column, columns: Sequence[Column]) -> float:
+def _preference(request: PlanRequest, column: Column) -> float:
     """Return a surcharge in ms for float columns under `--precision int8`: more than all groups together."""
     if not request.prefer_int8 or column.precision == "int8":
         return 0.0
@@ -173,10 +174,33 @@ def _preference(request: PlanRequest, column: Column, columns: Sequence[Column])
     return anchors * 1e3
 
 
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Send what C code prints to nowhere: the constructor of Highs writes a banner before any option can be set.
+
+    stdout is the result of a verb, so a line more makes `--json` unreadable.
+    """
+    try:
+        sys.stdout.flush()
+        kept = os.dup(1)
+    except (OSError, ValueError, AttributeError):  # no file behind stdout
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _run(costs: np.ndarray, integers: int, rows: _Rows) -> tuple[np.ndarray, str, float, str]:
     import highspy
 
-    solver = highspy.Highs()
+    with _quiet_stdout():
+        solver = highspy.Highs()
     for option, value in (
         ("threads", 1),
         ("output_flag", False),

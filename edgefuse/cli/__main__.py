@@ -1,0 +1,7 @@
+"""`python -m edgefuse.cli`."""
+
+import sys
+
+from edgefuse.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,306 @@
+"""`edgefuse build`: one model and one target in, one artifact out.
+
+prepare ─► float plan ─► float payload ─┐
+   └─► ranges, losses ─► int8 plan ─► int8 payload ─► accuracy ─► speed ─► which goes first ─► artifact
+                            ▲            │ over the budget: rescale it, plan again
+                            └────────────┘
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefuse.compose.accuracy import Judge, open_judge
+from edgefuse.compose.options import BuildOptions, with_config
+from edgefuse.compose.package import pack
+from edgefuse.compose.payloads import Built, lower_payload, race_payloads, read_back, runs_here
+from edgefuse.compose.planning import Int8Tables, float_plan, int8_plan, measure_tables
+from edgefuse.compose.prepare import Prepared, find_target, prepare
+from edgefuse.compose.reporting import build_report
+from edgefuse.datasets import Dataset, open_dataset
+from edgefuse.errors import InputError, UnsupportedError, UsageError
+from edgefuse.plans import Plan
+from edgefuse.quantized import Quantized
+from edgefuse.report import Progress, silent
+from edgefuse.runtime.preprocess import Preprocess, read_toml
+
+__all__ = ["BuildResult", "build", "build_from_options"]
+
+# int8 goes first only if it is this much faster, where that was measured (a race moves by 3 % and more).
+FASTER_BY = 0.02
+# How often a plan over the budget is planned again, and how many calibration samples are used at most.
+ROUNDS = 6
+CALIBRATION_SAMPLES = 256
+# Without a fit, a predicted time may be off by half (136 operators, cross-validated: median error 14 %, p90 55 %).
+COST_BAND = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What a build made.
+
+    artifact: path of the .efa file.  plan: of its first payload.  report: everything as plain JSON values,
+    also written to `OUT.report.json`.
+    """
+
+    artifact: Path
+    plan: Plan
+    report: dict[str, Any]
+
+
+def build(
+    model: str | os.PathLike[str] | None = None, *, progress: Progress = silent, **options: Any
+) -> BuildResult:
+    """Build `model` for a target and return the artifact's path, its plan and the report.
+
+    options: as the command line's, with underscores: target, output, calib, eval, metric, max_drop,
+    precision, preprocess, labels, shapes (input -> sizes), threads, name. What is left out comes from
+    edgefuse.toml in the working folder. Raises the errors of edgefuse.errors.
+    """
+    return build_from_options({"model": None if model is None else os.fspath(model), **options}, progress)
+
+
+def build_from_options(given: Mapping[str, Any], progress: Progress = silent) -> BuildResult:
+    """Return the build of the options that are not None, the rest from edgefuse.toml and the defaults."""
+    return _Build(resolve_options(given), progress).run()
+
+
+def resolve_options(given: Mapping[str, Any]) -> BuildOptions:
+    """Return checked options; raises UsageError for an unknown one."""
+    set_here = {name: value for name, value in given.items() if value is not None}
+    known = {f.name for f in fields(BuildOptions)}
+    unknown = sorted(set(set_here) - known)
+    if unknown:
+        raise UsageError(f"build has no option {unknown[0]!r}", expected=", ".join(sorted(known)))
+    for name in ("output", "calib", "eval", "preprocess", "labels"):
+        if name in set_here:
+            set_here[name] = os.fspath(set_here[name])
+    options = with_config(replace(BuildOptions(), **set_here), frozenset(set_here))
+    options.check()
+    return options
+
+
+class _Build:
+    """One build, step by step; each step is a method that reads and adds to the state."""
+
+    def __init__(self, options: BuildOptions, progress: Progress) -> None:
+        self.options = options
+        self.progress = progress
+        self.notes: list[str] = []
+        self.started = time.monotonic()
+        self.threads = options.threads or 1
+        self.target = find_target(options.target)
+        if options.precision != "auto":
+            self.target.require_precision(options.precision)  # type: ignore[arg-type]
+        self.preprocess: Preprocess | None = read_toml(options.preprocess) if options.preprocess else None
+        self.labels = read_labels(options.labels)
+
+    def run(self) -> BuildResult:
+        """Return the finished build."""
+        self._check_output()
+        prepared, calibration = self._prepare()
+        here = runs_here(prepared)
+        judge = open_judge(
+            prepared, self.options.metric, self._evaluation(prepared, calibration), self.labels
+        )
+        payloads = [self._float_payload(prepared)]
+        int8 = self._int8_payload(prepared, calibration, judge, here)
+        self._finish(payloads[0], prepared, judge, here)
+        times = None
+        if int8 is not None:
+            self._finish(int8, prepared, judge, here)
+            payloads, times = self._order(payloads[0], int8, prepared, judge, here)
+        elif here:
+            times = race_payloads(payloads, prepared, judge.example, self.threads)
+        output = self._output(prepared)
+        pack(output, prepared, payloads, self.options, self.preprocess, self.labels)
+        report = build_report(
+            output,
+            prepared,
+            payloads,
+            self.options,
+            judge,
+            times,
+            [*prepared.notes, *self.notes],
+            seconds=time.monotonic() - self.started,
+            here=here,
+            threads=self.threads,
+        )
+        return BuildResult(output, payloads[0].plan, report)
+
+    def _output(self, prepared: Prepared) -> Path:
+        if self.options.output:
+            return Path(self.options.output)
+        assert self.options.model is not None
+        return Path(f"{Path(self.options.model).stem}.{self.target.device.name}.efa")
+
+    def _check_output(self) -> None:
+        folder = Path(self.options.output).parent if self.options.output else Path()
+        if not folder.is_dir():
+            raise InputError(f"the output folder {folder} does not exist", hint=f"mkdir -p {folder}")
+        if not os.access(folder, os.W_OK):
+            raise InputError(f"the output folder {folder} cannot be written")
+
+    def _prepare(self) -> tuple[Prepared, Dataset | None]:
+        options = self.options
+        assert options.model is not None
+        self.progress("read and canonicalise", 0, 1)
+        prepared = prepare(options.model, self.target, options.shapes)
+        self.progress("read and canonicalise", 1, 1)
+        if options.calib is None:
+            return prepared, None
+        data = open_dataset(options.calib, prepared.inputs, self.preprocess, labels=self.labels)
+        data = data.spread(CALIBRATION_SAMPLES)
+        sizes = {name: array.shape for name, array in data[0].feeds.items()}
+        if any(not isinstance(d, int) for info in prepared.inputs for d in info.shape):
+            prepared = prepare(options.model, self.target, options.shapes, sizes)
+        return prepared, data
+
+    def _evaluation(self, prepared: Prepared, calibration: Dataset | None) -> Dataset | None:
+        if self.options.eval is None:
+            if calibration is not None:
+                self.notes.append("no --eval: accuracy was measured on the calibration data itself")
+            return calibration
+        return open_dataset(self.options.eval, prepared.inputs, self.preprocess, labels=self.labels)
+
+    def _float_payload(self, prepared: Prepared) -> Built:
+        self.progress("plan and lower float", 0, 1)
+        plan = float_plan(prepared, self.options.precision, self.threads)
+        built = lower_payload("float", prepared, plan, Quantized())
+        self.progress("plan and lower float", 1, 1)
+        self.notes.extend(built.lowered.notes)
+        return built
+
+    def _int8_payload(
+        self, prepared: Prepared, calibration: Dataset | None, judge: Judge, here: bool
+    ) -> Built | None:
+        wanted = self.options.precision
+        if wanted not in ("auto", "int8"):
+            return None
+        device = prepared.target.device
+        if device.int8 == "none":
+            self.notes.append(f"no int8 on {device.name}: {device.int8_reason}")
+            return None
+        if calibration is None:
+            if wanted == "int8":
+                raise UsageError("--precision int8 needs calibration data", hint="--calib PATH")
+            self.notes.append("no --calib: no int8")
+            return None
+        samples = _Feeds(calibration)
+        tables = measure_tables(prepared, samples, self.progress)
+        if not tables.losses:
+            self.notes.append("no int8: no node of this model can run in int8 on this target")
+            return None
+        return self._within_budget(prepared, tables, judge, here)
+
+    def _within_budget(
+        self, prepared: Prepared, tables: Int8Tables, judge: Judge, here: bool
+    ) -> Built | None:
+        """Plan, measure the drop, and plan again under a smaller budget until the drop is within --max-drop."""
+        budget: float | None = None
+        for attempt in range(ROUNDS):
+            plan, quantized = int8_plan(prepared, tables, self.options.precision, self.threads, budget)
+            if not quantized:
+                self.notes.append("no int8: nothing in int8 is both faster (estimate) and within the budget")
+                return None
+            built = lower_payload("int8", prepared, plan, quantized)
+            built.accuracy = judge.compare(built, here)
+            self.progress("int8 within the budget", attempt + 1, ROUNDS)
+            if built.accuracy.drop <= self.options.max_drop:
+                self.notes.extend(note for note in built.lowered.notes if note not in self.notes)
+                return built
+            shrink = min(max(self.options.max_drop / built.accuracy.drop, 0.1), 0.6)
+            budget = plan.budget_used * shrink
+            self.notes.append(
+                f"an int8 plan with {plan.count('int8')} int8 groups lost {built.accuracy.drop:.4g} "
+                f"of {built.accuracy.metric} (allowed {self.options.max_drop:g}); planned again with less"
+            )
+        self.notes.append(f"no int8: no plan was within --max-drop after {ROUNDS} rounds")
+        return None
+
+    def _finish(self, built: Built, prepared: Prepared, judge: Judge, here: bool) -> None:
+        """Add what only a run tells: accuracy, readback, self-test vectors."""
+        if built.accuracy is None:
+            built.accuracy = judge.compare(built, here)
+        if here:
+            built.readback = read_back(built, prepared, judge.example, self.threads)
+            self._check_honest(built)
+        built.self_test = judge.self_test(built, here)
+
+    def _check_honest(self, built: Built) -> None:
+        """Refuse a payload whose planned int8 ran as float: its times and its accuracy would be another plan's."""
+        assert built.readback is not None
+        groups = {group.id: group for group in built.plan.groups}
+        fallen = [
+            r
+            for r in built.readback.groups
+            if groups[r.group].precision == "int8" and "planned int8" in r.why
+        ]
+        if fallen:
+            first = groups[fallen[0].group]
+            raise UnsupportedError(
+                f"{len(fallen)} groups planned in int8 ran in float, first {' + '.join(first.sources)}",
+                expected="an int8 kernel",
+                got=fallen[0].why,
+                hint="--precision fp32, and please report the model",
+            )
+
+    def _order(
+        self, float_one: Built, int8: Built, prepared: Prepared, judge: Judge, here: bool
+    ) -> tuple[list[Built], Any]:
+        """Return the payloads, the one that runs first in front, and the race between them where there was one."""
+        if not here:
+            predicted = int8.plan.predicted_ms / float_one.plan.predicted_ms
+            if self.options.precision == "int8" or predicted <= 1 - max(FASTER_BY, COST_BAND):
+                return [int8, float_one], None
+            self.notes.append(
+                f"float goes first: int8 is predicted at {predicted:.2f} of its time, which is inside the "
+                f"estimate's band; time both on the device"
+            )
+            return [float_one, int8], None
+        race = race_payloads([float_one, int8], prepared, judge.example, self.threads)
+        ratio = race.ratio("int8", "float").value
+        if self.options.precision == "int8":
+            return [int8, float_one], race
+        if ratio <= 1 - FASTER_BY:
+            return [int8, float_one], race
+        self.notes.append(
+            f"int8 is not shipped: it took {ratio:.2f} of the float time here, and must save 2 %"
+        )
+        return [float_one], race
+
+
+class _Feeds(Sequence[Mapping[str, np.ndarray]]):
+    """The feeds of a data set, read again at each pass: nothing is kept."""
+
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._data[i].feeds for i in range(*index.indices(len(self._data)))]
+        return self._data[index].feeds
+
+
+def read_labels(path: str | None) -> list[str] | None:
+    """Return the class names in a file, one a line; raises InputError where it cannot be read."""
+    if path is None:
+        return None
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the labels {path} cannot be read: {error}") from error
+    names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise InputError(f"the labels {path} hold no name", expected="one class name a line")
+    return names

@@ -1,0 +1,122 @@
+"""Payloads that can be opened here: lowered files, an engine, what the runtime made of the plan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgefuse.backend import Lowered, Readback
+from edgefuse.benchmark import Race, race
+from edgefuse.compose.prepare import Prepared
+from edgefuse.device import probe_host
+from edgefuse.errors import EdgefuseError
+from edgefuse.plans import Plan
+from edgefuse.quantized import Quantized
+from edgefuse.runtime import Engine
+from edgefuse.runtime.engine import open_engine
+
+__all__ = ["Built", "lower_payload", "open_built", "race_payloads", "read_back", "runs_here"]
+
+Feeds = Mapping[str, np.ndarray]
+
+RACE_SECONDS = 4.0
+
+
+@dataclass(slots=True)
+class Built:
+    """One payload of a build: its plan, its integers (empty for float), its files, and what was found.
+
+    readback: None where it cannot be opened here.  ms: measured median process CPU time, or None.
+    accuracy: the Comparison with the reference, or None.
+    """
+
+    id: str
+    plan: Plan
+    quantized: Quantized
+    lowered: Lowered
+    readback: Readback | None = None
+    ms: float | None = None
+    accuracy: Any = None
+    self_test: Sequence[Any] = ()
+
+    @property
+    def precision(self) -> str:
+        """Return "fp32", "fp16" or "int8" where all compute groups agree, else "mixed"."""
+        used = {g.precision for g in self.plan.groups if g.compute_nodes}
+        return next(iter(used)) if len(used) == 1 else "mixed"
+
+    @property
+    def honoured(self) -> float | None:
+        """Return the share of planned fusions that the runtime confirmed, or None where it was not asked."""
+        return self.readback.honoured(self.plan) if self.readback is not None else None
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return sum(len(data) for data in self.lowered.files.values())
+
+
+def runs_here(prepared: Prepared) -> bool:
+    """Return whether a payload for the target can be run and timed on this machine as on the target itself."""
+    if not prepared.backend.probe().available:
+        return False
+    try:
+        return probe_host().device.name == prepared.target.device.name
+    except EdgefuseError:
+        return False
+
+
+def lower_payload(name: str, prepared: Prepared, plan: Plan, quantized: Quantized) -> Built:
+    """Return the payload for a plan."""
+    return Built(
+        name, plan, quantized, prepared.backend.lower(prepared.model, plan, quantized, prepared.target)
+    )
+
+
+def open_built(built: Built, prepared: Prepared, threads: int | None, profile: bool = False) -> Engine:
+    """Return an engine of the payload on this machine."""
+    options: dict[str, Any] = dict(built.lowered.options)
+    if threads is not None:
+        options["threads"] = threads
+    if profile:
+        options["profile"] = True
+    return open_engine(
+        prepared.target.family,
+        built.lowered.files,
+        built.lowered.entry,
+        options,
+        prepared.target.runtime.requirements,
+    )
+
+
+def read_back(built: Built, prepared: Prepared, feeds: Feeds, threads: int) -> Readback:
+    """Return what the runtime runs for the payload, with the time of each kernel (fastest of a few runs)."""
+    engine = open_built(built, prepared, threads, profile=True)
+    try:
+        for _ in range(3):
+            engine.run(feeds)
+        return prepared.backend.readback(engine, built.plan)
+    finally:
+        engine.close()
+
+
+def race_payloads(
+    payloads: Sequence[Built], prepared: Prepared, feeds: Feeds, threads: int, seconds: float = RACE_SECONDS
+) -> Race:
+    """Return all payloads timed in one interleaved race on this machine; each gets its median in `ms`."""
+    engines = {built.id: open_built(built, prepared, threads) for built in payloads}
+    try:
+        calls: dict[str, Callable[[], object]] = {
+            name: functools.partial(engine.run, feeds) for name, engine in engines.items()
+        }
+        result = race(calls, seconds=seconds)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    for built in payloads:
+        built.ms = result.timings[built.id].cpu_p50_ms
+    return result

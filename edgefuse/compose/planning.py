@@ -1,0 +1,134 @@
+"""Float plans and int8 plans for one prepared model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgefuse.compose.prepare import Prepared
+from edgefuse.cost import CostModel
+from edgefuse.fusion import ANCHORS, vertical_candidates
+from edgefuse.graph import constant, input_value, is_float
+from edgefuse.planner import PlanRequest, make_plan
+from edgefuse.plans import Format, Plan, Precision
+from edgefuse.quant import Range, Scheme, collect_ranges, measure_losses, quantize_plan, scheme_of
+from edgefuse.quantized import Quantized
+
+__all__ = ["Int8Tables", "float_plan", "int8_plan", "measure_tables"]
+
+Feeds = Mapping[str, np.ndarray]
+
+# Samples for the loss sweep: eight give a stable order of nodes (measured, 54 operators).
+PROBE_SAMPLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Tables:
+    """What int8 planning needs beside the model: ranges and losses, measured on calibration data."""
+
+    scheme: Scheme
+    ranges: Mapping[str, Range]
+    losses: Mapping[str, float] = field(default_factory=dict)
+
+
+def float_precisions(prepared: Prepared, precision: str) -> tuple[Precision, ...]:
+    """Return the float precisions that a plan may use: fp16 where the device computes in it and it is wanted."""
+    has_fp16 = "fp16" in prepared.target.device.precisions
+    if precision == "fp32" or not has_fp16:
+        return ("fp32",)
+    return ("fp16", "fp32")
+
+
+def float_plan(prepared: Prepared, precision: str, threads: int) -> Plan:
+    """Return the cheapest plan without int8."""
+    return make_plan(_request(prepared, float_precisions(prepared, precision), precision, threads))
+
+
+def int8_plan(
+    prepared: Prepared, tables: Int8Tables, precision: str, threads: int, budget: float | None
+) -> tuple[Plan, Quantized]:
+    """Return the plan with int8 under `budget` (in units of the losses; None = none), and its integers."""
+    precisions: tuple[Precision, ...] = ("int8", *float_precisions(prepared, precision))
+    request = _request(
+        prepared,
+        precisions,
+        precision,
+        threads,
+        losses=tables.losses,
+        budget=budget,
+        prefer_int8=precision == "int8",
+    )
+    plan = make_plan(request)
+    return plan, quantize_plan(prepared.model, plan, tables.ranges, tables.scheme)
+
+
+def measure_tables(
+    prepared: Prepared, samples: Sequence[Feeds], progress: Callable[[str, int, int], None]
+) -> Int8Tables:
+    """Return ranges and losses measured on `samples`; progress gets (what, done, of)."""
+    scheme = scheme_of(prepared.target)
+    anchors = _int8_anchors(prepared)
+    names = [v.name or "" for node in prepared.model.graph for v in _float_reads(node)]
+    ranges = collect_ranges(
+        prepared.model, names, samples, progress=lambda done: progress("ranges", done, len(samples))
+    )
+    probe = samples[:: max(1, len(samples) // PROBE_SAMPLES)][:PROBE_SAMPLES]
+    losses = measure_losses(
+        prepared.model,
+        anchors,
+        ranges,
+        scheme,
+        probe,
+        progress=lambda done: progress("losses", done, len(anchors)),
+    )
+    return Int8Tables(scheme, ranges, losses)
+
+
+def _float_reads(node: object) -> list[object]:
+    """Return the activations of an anchor or of a node that may be its epilogue."""
+    found = []
+    for value in node.inputs:  # type: ignore[attr-defined]
+        if value is not None and constant(value) is None and is_float(value):
+            found.append(value)
+    return found
+
+
+def _int8_anchors(prepared: Prepared) -> list[str]:
+    """Return the nodes that the target can run in int8 when alone."""
+    found = []
+    for candidate in vertical_candidates(prepared.costed):
+        node = candidate.anchor
+        if len(candidate.nodes) > 1 or node.op_type not in ANCHORS:
+            continue
+        if constant(input_value(node, 1)) is None:
+            continue
+        if prepared.backend.legal(candidate, "plain", "int8", Format("float32"), prepared.target):
+            found.append(node.name or "")
+    return found
+
+
+def _request(
+    prepared: Prepared,
+    precisions: tuple[Precision, ...],
+    requested: str,
+    threads: int,
+    *,
+    losses: Mapping[str, float] | None = None,
+    budget: float | None = None,
+    prefer_int8: bool = False,
+) -> PlanRequest:
+    return PlanRequest(
+        model=prepared.costed,
+        target=prepared.target,
+        backend=prepared.backend,
+        cost=CostModel(prepared.target, threads),
+        candidates=vertical_candidates(prepared.costed),
+        precisions=precisions,
+        requested=requested,
+        losses=losses or {},
+        budget=budget,
+        prefer_int8=prefer_int8,
+        model_digest=prepared.digest,
+    )
