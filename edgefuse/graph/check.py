@@ -22,7 +22,7 @@ def check_model(model: ir.Model) -> None:
     shallow, kept = model.clone(), []
     for name, value in list(shallow.graph.initializers.items()):
         if value.const_value is not None and value.const_value.nbytes > 1024:
-            value.shape = value.shape if value.shape is not None else ir.Shape(value.const_value.shape)
+            value.shape = ir.Shape(value.const_value.numpy().shape)
             shallow.graph.initializers.pop(name)
             shallow.graph.inputs.append(value)
             kept.append(name)

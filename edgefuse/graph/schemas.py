@@ -144,7 +144,7 @@ def _default(attribute: Any) -> Any:
 def has_function_body(op_type: str, version: int) -> bool:
     """Return whether ONNX defines the operator of set `version` by other operators."""
     try:
-        schema = onnx.defs.get_schema(op_type, version, "")
+        schema: Any = onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)
@@ -178,7 +178,7 @@ def expand_functions(model: ir.Model, nodes: Iterable[ir.Node], version: int) ->
 
 def _body(node: ir.Node, version: int, overload: str) -> ir.Function:
     """Return the body of one node as a function that only this node calls."""
-    schema = onnx.defs.get_schema(node.op_type, version, "")
+    schema: Any = onnx.defs.get_schema(node.op_type, version, "")
     if schema.has_function:
         proto = schema.function_body
     else:

@@ -98,8 +98,8 @@ def _dequantize(node: Node, make: Builder) -> list[Value]:
 
 
 def _dequantized(make: Builder, q: Value, scale: Value, zero: Value, axis: int | None) -> Value:
-    attributes = {} if axis is None else {"axis": axis}
-    return make.op("DequantizeLinear", q, scale, zero, dtype=DataType.FLOAT, **attributes)
+    # a scalar scale leaves the axis unread
+    return make.op("DequantizeLinear", q, scale, zero, dtype=DataType.FLOAT, axis=axis or 0)
 
 
 def _qlinear_conv(node: Node, make: Builder) -> list[Value]:
