@@ -1,11 +1,12 @@
-"""The operator cases of the onnx wheel, generated once for each process and shared by every conformance suite.
+"""The operator cases of the onnx wheel, generated once a process and shared by every conformance suite.
 
-`node_cases()` is what another suite (a vendor backend) takes; `check_outputs` compares as onnx's own runner does.
+`node_cases()` is what another suite (a vendor backend) takes; `differences` compares as onnx's own runner.
+Unlike it, strings, dtypes, sequences and absent optionals are compared too.
 """
 
 from __future__ import annotations
 
-import tomllib
+import sys
 import warnings
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,6 +16,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # Plain: what a deployed model carries. Other element types have their own class.
 PLAIN_TYPES = frozenset(
@@ -29,6 +35,7 @@ class NodeCase:
 
     kind: "plain" (plain tensors, domain ai.onnx), "sequence" (a sequence or optional goes in or out),
     "types" (float8, float4, bfloat16, 2- and 4-bit integers), "domain" (another operator domain).
+    rtol is at least 1e-3, as in onnx's own runner.
     """
 
     name: str
@@ -91,14 +98,14 @@ def node_cases() -> tuple[NodeCase, ...]:
 
 @lru_cache(maxsize=1)
 def exclusions() -> dict[str, dict[str, Any]]:
-    """Return the table of exclusions.toml: class -> {reason, names}."""
+    """Return the table of exclusions.toml: class -> {reason, route, names}."""
     return tomllib.loads(EXCLUSIONS.read_text(encoding="utf-8"))
 
 
-def exclusion_of(case: NodeCase) -> str | None:
-    """Return the class under which a case is excluded, or None."""
+def exclusion_of(case: NodeCase, route: str = "run") -> str | None:
+    """Return the class under which a case is excluded on a route ("run" or "import"), or None."""
     for name, entry in exclusions().items():
-        if any(fnmatchcase(case.name, pattern) for pattern in entry["names"]):
+        if route in entry["route"] and any(fnmatchcase(case.name, pattern) for pattern in entry["names"]):
             return name
     return None
 

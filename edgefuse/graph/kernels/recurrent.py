@@ -105,7 +105,8 @@ def _lstm_run(call: Call, run: _Run) -> tuple[Array, Array, Array]:
         i = f(run.clipped(i + p_i * cell))
         forget = 1 - i if call.attr("input_forget", 0) else f(run.clipped(forget + p_f * cell))
         new_cell = forget * cell + i * g(run.clipped(c))
-        new_hidden = f(run.clipped(o + p_o * new_cell)) * h(run.clipped(new_cell))
+        # Engines clip what enters f and g, not the cell that enters h.
+        new_hidden = f(run.clipped(o + p_o * new_cell)) * h(new_cell)
         cell, hidden = run.keep(step, new_cell, cell), run.keep(step, new_hidden, hidden)
         out[step] = run.emit(step, new_hidden)
     return out, hidden, cell

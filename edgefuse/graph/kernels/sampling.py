@@ -1,7 +1,7 @@
 """Resize and Upsample, GridSample, AffineGrid, RoiAlign.
 
-Interpolation positions are computed in float64; where the standard's own reference and engines differ
-(align_corners with a scale that gives no whole size) the standard's reference is followed.
+Positions are computed in float64, those of `nearest` with given scales in float32. Where the standard's own
+reference and engines differ (align_corners with a scale that gives no whole size), the standard's is followed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ __all__ = ["KERNELS"]
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """How one axis is resized: sizes, scale (output / input), crop of tf_crop_and_resize."""
+    """How one axis is resized: sizes, scale (output / input) and whether it was given, crop."""
 
     axis: int
     size: int
     output: int
     scale: float
+    scaled: bool
     roi: tuple[float, float]
 
 
@@ -43,7 +44,8 @@ def _axes_of(call: Call, x: Array) -> list[_Axis]:
     starts, ends = [0.0] * len(axes), [1.0] * len(axes)
     if roi is not None and roi.size:
         starts, ends = [float(v) for v in roi[: len(axes)]], [float(v) for v in roi[len(axes) :]]
-    if sizes is not None and sizes.size:
+    sized = sizes is not None and sizes.size > 0
+    if sizes is not None and sized:
         outputs = [int(v) for v in sizes]
         factors = [out / x.shape[axis] for out, axis in zip(outputs, axes, strict=True)]
         policy = call.attr("keep_aspect_ratio_policy", "stretch")
@@ -55,28 +57,29 @@ def _axes_of(call: Call, x: Array) -> list[_Axis]:
         factors = [float(v) for v in np.asarray(scales).reshape(-1)]
         outputs = [_scaled_size(x.shape[axis], f) for axis, f in zip(axes, factors, strict=True)]
     return [
-        _Axis(axis, x.shape[axis], output, factor, (start, end))
+        _Axis(axis, x.shape[axis], output, factor, not sized, (start, end))
         for axis, output, factor, start, end in zip(axes, outputs, factors, starts, ends, strict=True)
     ]
 
 
-def _positions(along: _Axis, mode: str) -> Array:
-    """Return the input position of each output cell of an axis (float64)."""
-    cells = np.arange(along.output, dtype=np.float64)
-    width = along.scale * along.size
+def _positions(along: _Axis, mode: str, kind: type[Any]) -> Array:
+    """Return the input position of each output cell of an axis, computed in the float type `kind`."""
+    cells, one = np.arange(along.output, dtype=kind), kind(1)
+    scale, size, start, end = kind(along.scale), kind(along.size), kind(along.roi[0]), kind(along.roi[1])
+    width = scale * size
     if mode == "align_corners":
-        return np.zeros_like(cells) if width == 1 else cells * (along.size - 1) / (width - 1)
+        return np.zeros_like(cells) if width == 1 else cells * (size - one) / (width - one)
     if mode == "asymmetric":
-        return cells / along.scale
+        return np.asarray(cells / scale)
     if mode == "tf_crop_and_resize":
-        start, end = along.roi
         if width == 1:
-            return np.full_like(cells, (start + end) * (along.size - 1) / 2)
-        return start * (along.size - 1) + cells * (end - start) * (along.size - 1) / (width - 1)
+            return np.full_like(cells, (start + end) * (size - one) / kind(2))
+        return np.asarray(start * (size - one) + cells * (end - start) * (size - one) / (width - one))
+    half = kind(0.5)
     if mode == "pytorch_half_pixel" and width == 1:
-        return np.full_like(cells, -0.5)
-    shift = along.size / 2 * (1 - along.output / width) if mode == "half_pixel_symmetric" else 0.0
-    return shift + (cells + 0.5) / along.scale - 0.5
+        return np.full_like(cells, -half)
+    shift = size * half * (one - kind(along.output) / width) if mode == "half_pixel_symmetric" else kind(0)
+    return np.asarray(shift + (cells + half) / scale - half)
 
 
 def _cubic(distance: Array, a: float) -> Array:
@@ -119,7 +122,10 @@ def _nearest_index(positions: Array, rule: str, size: int) -> Array:
 
 
 def _resize_axis(call: Call, x: Array, along: _Axis, mode: str, transform: str, nearest: str) -> Array:
-    positions = _positions(along, transform)
+    # Nearest is decided in float32, as engines do: at a scale of float32(0.6) half a cell falls on a whole
+    # position there, and just below it in float64. A scale made of two sizes has no such rounding of its own.
+    narrow = mode == "nearest" and along.scaled
+    positions = _positions(along, transform, np.float32 if narrow else np.float64)
     shape = [-1 if a == along.axis else 1 for a in range(x.ndim)]
     if mode == "nearest":
         x = np.take(x, _nearest_index(positions, nearest, along.size), axis=along.axis)
@@ -183,7 +189,8 @@ def _grid_taps(call: Call, positions: Array, size: int, mode: str) -> list[tuple
     low, high = _border(call, size)
     if mode == "nearest":
         positions = np.rint(positions)
-    if padding == "border":
+    if padding == "border" and mode != "cubic":
+        # Cubic reads its clamped neighbours instead, as engines and the operator's origin do.
         outside = (positions < low) | (positions > high)
         positions = np.where(outside, np.clip(positions, 0, size - 1), positions)
     elif padding == "reflection":
