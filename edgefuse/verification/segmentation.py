@@ -52,7 +52,7 @@ class _Overlap:
 
 
 class Miou(Metric):
-    """Mean over the classes that occur in truth or prediction of intersection over union, pooled over samples.
+    """Mean over the classes in truth or prediction of intersection over union, pooled over samples.
 
     Truth: the label, whole numbers of the map's size, where 255 and negative numbers are not judged; without
     a label the reference's map (then the reference's value is 1). The first output that is a map is read.
