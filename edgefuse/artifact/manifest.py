@@ -29,7 +29,8 @@ Payload
     family          which engine runs it: edgefuse.targets.<family>.engine
     precision       what the plan chose: "fp32", "fp16", "int8", "mixed"
     plan_digest     sha256 of the plan, or null
-    files, entry    its members, and the one that the engine opens
+    files, entry    its members, all below `payloads/<id>/`, and the one that the engine opens; the engine
+                    sees the names without that folder
     options         free JSON for the engine; `threads` is a whole number >= 1 or null
     simulates       true: this payload is the exact simulation of the target for other machines (optional)
     self_test       vectors: inputs and outputs (user's name -> path of a .npy member), tolerances (output ->
@@ -67,6 +68,7 @@ __all__ = [
     "SIGNATURE_NAME",
     "manifest_bytes",
     "parse_manifest",
+    "payload_folder",
     "validate_manifest",
 ]
 
@@ -199,6 +201,11 @@ _MANIFEST = record(
 )
 
 
+def payload_folder(payload_id: str) -> str:
+    """Return the folder inside the artifact, with its final slash, below which a payload's files lie."""
+    return "payloads/{}/".format(payload_id)
+
+
 def validate_manifest(manifest: Any) -> None:
     """Raise ArtifactError, naming the field, unless `manifest` is a whole, consistent schema-1 manifest."""
     if not isinstance(manifest, dict):
@@ -246,8 +253,11 @@ def _check_references(manifest: Dict[str, Any]) -> None:
     _unique([payload["id"] for payload in manifest["payloads"]], "payloads.id")
     for index, payload in enumerate(manifest["payloads"]):
         where = "payloads[{}]".format(index)
+        folder = payload_folder(payload["id"])
         for path in payload["files"]:
             known(path, where + ".files")
+            if not path.startswith(folder):
+                raise wrong(where + ".files", "paths below " + folder, path)
         _unique(payload["files"], where + ".files")
         if payload["entry"] not in payload["files"]:
             raise wrong(where + ".entry", "one of the payload's files", payload["entry"])

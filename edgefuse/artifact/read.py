@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from edgefuse.artifact.layout import Member, check_header, check_layout, read_directory
-from edgefuse.artifact.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, parse_manifest
+from edgefuse.artifact.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, parse_manifest, payload_folder
 from edgefuse.errors import ArtifactError, InputError, UsageError
 
 __all__ = ["Artifact", "PayloadFiles", "open_artifact"]
@@ -235,19 +235,25 @@ class Artifact:
 
 
 class PayloadFiles(Mapping[str, bytes]):
-    """The members of one payload as a mapping path -> bytes, read and compared when asked for."""
+    """The files of one payload as a mapping name -> bytes, read and compared when asked for.
 
-    def __init__(self, artifact: Artifact, paths: Sequence[str]) -> None:
+    The names are those that the backend gave: the member path without `payloads/<id>/`.  entry: the name of
+    the file that the engine opens.
+    """
+
+    def __init__(self, artifact: Artifact, payload: Mapping[str, Any]) -> None:
         self._artifact = artifact
-        self._paths = tuple(paths)
+        self._folder = payload_folder(payload["id"])
+        self._names = tuple(path[len(self._folder) :] for path in payload["files"])
+        self.entry = str(payload["entry"][len(self._folder) :])
 
-    def __getitem__(self, path: str) -> bytes:
-        if path not in self._paths:
-            raise KeyError(path)
-        return self._artifact.read(path)
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._artifact.read(self._folder + name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._names)

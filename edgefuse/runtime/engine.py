@@ -4,9 +4,10 @@ A family's engine module has one function that the runtime calls:
 
     load_engine(files, entry, options) -> Engine
 
-files: a folder (text) or a mapping path -> bytes with the payload's files (the artifact's are compared with
-their sha256 when read);  entry: the path among them that the engine opens;  options: the payload's `options`,
-with `threads` (whole number >= 1, or absent: the runtime's own choice) where the caller asked for one.
+files: a folder (text) or a mapping name -> bytes with the payload's files, under the names that the backend
+gave them (an artifact's are compared with their sha256 when read);  entry: the one that the engine opens;
+options: the payload's `options`, with `threads` (whole number >= 1, or absent: the runtime's own choice)
+where the caller asked for one.
 It raises ToolMissingError when its vendor package is not installed, DeviceError when the hardware cannot run
 the payload. `open_engine` below finds the module by its family's name and checks these promises.
 """

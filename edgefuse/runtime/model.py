@@ -134,11 +134,11 @@ def _open_payload(
     options = {key: value for key, value in entry["options"].items() if value is not None}
     if threads is not None:
         options["threads"] = threads
-    files = PayloadFiles(artifact, entry["files"])
+    files = PayloadFiles(artifact, entry)
     packages = artifact.manifest["target"]["requirements"].get("packages", ())
     engine: Optional[Engine] = None
     try:
-        engine = open_engine(entry["family"], files, entry["entry"], options, packages)
+        engine = open_engine(entry["family"], files, files.entry, options, packages)
         if self_test:
             run_self_test(artifact, entry, engine, None if self_test == "all" else 1)
     except Exception as error:

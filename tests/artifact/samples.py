@@ -42,7 +42,7 @@ def payload(name: str, **changes: Any) -> dict[str, Any]:
 
 def manifest(**changes: Any) -> dict[str, Any]:
     tensor = {"dtype": "float32", "shape": ["batch", 2, 3], "layout": None}
-    full = {
+    full: dict[str, Any] = {
         "schema": 1,
         "name": "sample",
         "producer": "edgefuse 0.1.0",

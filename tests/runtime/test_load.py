@@ -73,7 +73,7 @@ def test_files_and_options_reach_the_engine(make: Make, toy: Any, samples: Modul
         assert model.describe()["engine"]["threads"] == 3
     first, second = toy.opened
     assert first.options == {"hint": "latency"}
-    assert list(first.files) == ["payloads/planned/scale.json"]
+    assert (list(first.files), first.entry) == (["scale.json"], "scale.json")
     assert second.options == {"threads": 3}
 
 

@@ -92,14 +92,14 @@ with open(sys.argv[1], "rb") as one, open(sys.argv[2], "rb") as two:
     data = one.read()
     assert data == two.read()
 refused = 0
-for place in range(0, len(data), 7):
+for place in range(0, len(data), 23):
     with open(sys.argv[2], "wb") as file:
         file.write(data[:place] + bytes([data[place] ^ 1]) + data[place + 1:])
     try:
         open_artifact(sys.argv[2]).close()
     except ArtifactError:
         refused += 1
-print(refused == len(range(0, len(data), 7)))
+print(refused == len(range(0, len(data), 23)))
 """
 
 
@@ -116,7 +116,7 @@ ROOMS = [path for path in SOURCES if path.parent.name in ("artifact", "runtime")
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_only_the_standard_library_numpy_and_each_other(path: Path) -> None:
-    rooms = ("edgefuse.artifact", "edgefuse.runtime", "edgefuse.errors", "edgefuse.units")
+    rooms: tuple[str, ...] = ("edgefuse.artifact", "edgefuse.runtime", "edgefuse.errors", "edgefuse.units")
     if "artifact" in path.parts:
         rooms = ("edgefuse.artifact", "edgefuse.errors")
     for node in ast.walk(ast.parse(path.read_text())):

@@ -85,11 +85,11 @@ DATA = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
         np.repeat(DATA, 2, axis=2)[:, :, ::2],
         DATA.astype(np.float16),
         DATA.astype(">f4"),
-        memoryview(DATA),
+        memoryview(DATA),  # type: ignore[arg-type]  (numpy's stubs before 3.12 do not say Buffer)
         Interface(DATA),
         Convertible(DATA),
         Exchange(DATA),
-        (ctypes.c_float * 3 * 2 * 1)(*[tuple((ctypes.c_float * 3)(*row) for row in DATA[0])]),
+        (ctypes.c_float * 3 * 2 * 1).from_buffer_copy(DATA.tobytes()),
     ],
     ids=[
         "array",
