@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgefuse.graph import Model, all_nodes, clone_model, model_from_proto, model_to_proto
@@ -89,6 +90,46 @@ def conv(
     parts = [b.rand(c_out, c_in // groups, k, k)] + ([b.rand(c_out)] if bias else [])
     attrs.setdefault("pads", [k // 2] * 4)
     return b.op("Conv", x, *parts, group=groups, **attrs)
+
+
+def spelled_product(b: Build, draw: st.DrawFn, factors: Sequence[str], coefficient: float = 1.0) -> str:
+    """Multiply the factors and the coefficient in a drawn order, association and spelling of the constant."""
+    parts = list(factors)
+    if coefficient != 1.0:
+        parts.append("")
+    parts = list(draw(st.permutations(parts)))
+    while len(parts) > 1:
+        index = draw(st.integers(0, len(parts) - 2))
+        left, right = parts[index], parts[index + 1]
+        if left and right:
+            made = b.op("Mul", left, right)
+        else:
+            value = left or right
+            divide = draw(st.booleans())
+            shape = draw(st.sampled_from([(), (1,)]))
+            number = b.w(np.full(shape, 1 / coefficient if divide else coefficient))
+            pair = [value, number] if divide else draw(st.permutations([value, number]))
+            made = b.op("Div" if divide else "Mul", *pair)
+        parts[index : index + 2] = [made]
+    return parts[0]
+
+
+def spelled_sum(b: Build, draw: st.DrawFn, value: str, number: float) -> str:
+    """Add a number to a value: Add in either order, or Sub of its negative."""
+    if draw(st.booleans()):
+        return b.op("Sub", value, b.w(-number))
+    return b.op("Add", *draw(st.permutations([value, b.w(number)])))
+
+
+def spelled_clip(b: Build, draw: st.DrawFn, value: str, low: float, high: float) -> str:
+    """Clip a value: Clip, Min(Max), Max(Min), or Min(Relu) where low is 0."""
+    form = draw(st.sampled_from(["clip", "minmax", "maxmin", "relu"]))
+    if form == "clip":
+        return b.op("Clip", value, b.w(low), b.w(high))
+    if form == "maxmin":
+        return b.op("Max", b.w(low), b.op("Min", b.w(high), value))
+    raised = b.op("Relu", value) if form == "relu" and low == 0 else b.op("Max", value, b.w(low))
+    return b.op("Min", *draw(st.permutations([raised, b.w(high)])))
 
 
 def ops(model: Model) -> Counter[str]:
