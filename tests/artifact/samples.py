@@ -26,7 +26,7 @@ VECTOR: dict[str, Any] = {
 
 def payload(name: str, **changes: Any) -> dict[str, Any]:
     path = f"payloads/{name}/scale.json"
-    full = {
+    full: dict[str, Any] = {
         "id": name,
         "family": "_toy",
         "precision": "fp32",

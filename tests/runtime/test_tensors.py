@@ -85,7 +85,7 @@ DATA = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
         np.repeat(DATA, 2, axis=2)[:, :, ::2],
         DATA.astype(np.float16),
         DATA.astype(">f4"),
-        memoryview(DATA),  # type: ignore[arg-type]  (numpy's stubs before 3.12 do not say Buffer)
+        memoryview(DATA),  # type: ignore[arg-type]
         Interface(DATA),
         Convertible(DATA),
         Exchange(DATA),
