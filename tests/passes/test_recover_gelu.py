@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
@@ -199,6 +199,7 @@ def test_channel_constant_in_the_erf() -> None:
 # --- random -----------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_random_spellings(data: st.DataObject) -> None:
     draw = data.draw
@@ -214,6 +215,7 @@ def test_random_spellings(data: st.DataObject) -> None:
     check(b, spelled_product(b, draw, [x, spelled_sum(b, draw, inner, 1.0)], 0.5))
 
 
+@settings(max_examples=40)
 @given(
     a=st.floats(0.25, 2),
     c=st.floats(-1, 1),

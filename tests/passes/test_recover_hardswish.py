@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
@@ -265,6 +265,7 @@ def test_division_by_the_gate() -> None:
 # --- random -----------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_random_spellings(data: st.DataObject) -> None:
     draw = data.draw
@@ -286,6 +287,7 @@ def ops_of(b: Build) -> dict[str, int]:
     return {node.op_type: 1 for node in b.nodes}
 
 
+@settings(max_examples=40)
 @given(
     shift=st.floats(-4, 4),
     low=st.floats(-4, 4),
