@@ -15,6 +15,7 @@ import numpy as np
 from edgefuse.compose.payloads import Built, open_built
 from edgefuse.compose.prepare import Prepared, tensor_info
 from edgefuse.datasets import Dataset, random_dataset
+from edgefuse.errors import InputError
 from edgefuse.graph import Model, model_to_bytes
 from edgefuse.graph.reference import judge_session
 from edgefuse.quant import simulated_graph
@@ -77,7 +78,15 @@ def session_call(model: Model) -> Call:
     names = [value.name or "" for value in model.graph.outputs]
 
     def call(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return dict(zip(names, session.run(names, feeds), strict=True))
+        try:
+            return dict(zip(names, session.run(names, feeds), strict=True))
+        except Exception as error:  # onnxruntime's errors share no base class
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+            raise InputError(
+                "the float model cannot run on a sample: " + str(error).splitlines()[0][:300],
+                got=shapes,
+                hint="state the sizes with --shape, or give other data",
+            ) from error
 
     return call
 

@@ -38,7 +38,7 @@ FASTER_BY = 0.02
 # How often a plan over the budget is planned again, and how many calibration samples are used at most.
 ROUNDS = 6
 CALIBRATION_SAMPLES = 256
-# Without a fit, a predicted time may be off by half (136 operators, cross-validated: median error 14 %, p90 55 %).
+# Without a fit, a predicted time may be off by half (136 operators: median error 14 %, p90 55 %).
 COST_BAND = 0.5
 
 

@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgefuse.backend import Backend, load_backend
 from edgefuse.device import Target, probe_host, resolve_target
+from edgefuse.errors import InputError
 from edgefuse.graph import (
     Model,
     Value,
@@ -15,15 +18,21 @@ from edgefuse.graph import (
     clone_model,
     dims,
     model_digest,
+    model_to_bytes,
     read_model,
+    static_shape,
 )
+from edgefuse.graph.reference import judge_session
 from edgefuse.passes import PassResult, canonicalize
 from edgefuse.runtime.tensors import TensorInfo
 
 __all__ = ["Prepared", "find_target", "prepare", "tensor_info"]
 
-# What an open size is taken to be where nothing says: only predicted times depend on it, and a note says so.
-_ASSUMED_BATCH, _ASSUMED_SPACE, _ASSUMED_LENGTH = 1, 224, 128
+# What open sizes are taken to be where neither --shape nor data says: the first of these on which the model
+# runs (a text reader wants 48 rows). Predicted times and made-up samples depend on it, and a note says so.
+_ASSUMED_BATCH = 1
+_ASSUMED_SPACES = ((224, 224), (48, 320), (32, 128), (640, 640), (256, 256), (64, 64))
+_ASSUMED_LENGTHS = (128, 512, 64, 16000, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ def prepare(
     model = clone_model(original)
     passes = canonicalize(model)
     model = backend.prepare(model, target)
-    costed, assumed = _costed(model, sizes or {})
+    costed, assumed = _costed(original, model, sizes or {})
     notes = []
     if assumed:
         listed = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in assumed.items())
@@ -105,30 +114,73 @@ def _symbol(text: str) -> str:
     return plain if re.match(r"[A-Za-z_]", plain) else f"d_{plain}"
 
 
-def _costed(model: Model, sizes: Mapping[str, Sequence[int]]) -> tuple[Model, dict[str, tuple[int, ...]]]:
-    """Return a copy whose sizes are all numbers, and what had to be assumed for it."""
+def _costed(
+    original: Model, model: Model, sizes: Mapping[str, Sequence[int]]
+) -> tuple[Model, dict[str, tuple[int, ...]]]:
+    """Return a copy whose sizes are all numbers, and what had to be assumed for it.
+
+    Raises InputError where the model runs on none of the sizes that are tried.
+    """
     open_inputs = [v for v in model.graph.inputs if v.shape is None or not v.shape.is_static()]
     if not open_inputs:
         return model, {}
     copy = clone_model(model)
-    wanted: dict[str, tuple[int, ...]] = {}
+    wanted = {v.name or "": tuple(sizes[v.name or ""]) for v in open_inputs if v.name in sizes}
+    unknown = [v for v in open_inputs if v.name not in wanted]
     assumed: dict[str, tuple[int, ...]] = {}
-    for value in open_inputs:
-        name = value.name or ""
-        if name in sizes:
-            wanted[name] = tuple(sizes[name])
-            continue
-        shape = dims(value) or ()
-        wanted[name] = tuple(
-            d if isinstance(d, int) else _guess(axis, len(shape)) for axis, d in enumerate(shape)
-        )
-        if any(not isinstance(d, int) for d in shape[1:]):
-            assumed[name] = wanted[name]
+    if unknown:
+        guessed = _sizes_that_run(original, unknown, wanted)
+        wanted.update(guessed)
+        loose = {v.name or "" for v in unknown if any(not isinstance(d, int) for d in (dims(v) or ())[1:])}
+        assumed = {name: shape for name, shape in guessed.items() if name in loose}
     bind_dimensions(copy, wanted)
     return copy, assumed
 
 
-def _guess(axis: int, rank: int) -> int:
+def _guesses(unknown: Sequence[Value]) -> list[dict[str, tuple[int, ...]]]:
+    """Return what the open inputs may be, the likeliest first."""
+    found: list[dict[str, tuple[int, ...]]] = []
+    for space in _ASSUMED_SPACES:
+        for length in _ASSUMED_LENGTHS:
+            guess = {}
+            for value in unknown:
+                shape = dims(value) or ()
+                guess[value.name or ""] = tuple(
+                    d if isinstance(d, int) else _guess(axis, len(shape), space, length)
+                    for axis, d in enumerate(shape)
+                )
+            if guess not in found:
+                found.append(guess)
+    return found
+
+
+def _guess(axis: int, rank: int, space: tuple[int, int], length: int) -> int:
     if axis == 0:
         return _ASSUMED_BATCH
-    return _ASSUMED_SPACE if rank >= 4 and axis >= 2 else _ASSUMED_LENGTH
+    return space[axis - rank] if rank == 4 and axis >= 2 else length
+
+
+def _sizes_that_run(
+    original: Model, unknown: Sequence[Value], known: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    guesses = _guesses(unknown)
+    if len(guesses) == 1:
+        return guesses[0]
+    session = judge_session(model_to_bytes(original))
+    for guess in guesses:
+        feeds = {}
+        for value in original.graph.inputs:
+            name = value.name or ""
+            shape = guess.get(name) or known.get(name) or static_shape(value) or ()
+            feeds[name] = np.ones(shape, dtype=tensor_info(value).dtype)
+        try:
+            session.run(None, feeds)
+        except Exception:  # noqa: S112 - onnxruntime's errors share no base class; this one says: does not fit
+            continue
+        return guess
+    tried = "; ".join(", ".join(f"{n}={'x'.join(map(str, s))}" for n, s in g.items()) for g in guesses[:3])
+    raise InputError(
+        "the model leaves sizes open, and runs on none of those that were tried",
+        got=tried,
+        hint="state them with --shape NAME=1x3x224x224, or give data with --calib",
+    )

@@ -47,7 +47,7 @@ def build_report(
         "precision": options.precision,
         "measured_here": here,
         "accuracy_by": "the deployed runtime on this machine" if here else "simulation in float operators",
-        "data": "seeded random inputs (no --calib or --eval)" if judge.made_up else str(judge.data),
+        "data": "seeded random inputs (no --calib or --eval)" if judge.made_up else judge.data.path,
         "max_drop": options.max_drop,
         "payloads": [_payload(built, timed) for built in payloads],
         "passes": {result.name: result.changed for result in prepared.passes if result.changed},

@@ -10,7 +10,7 @@ import yaml
 
 from edgefuse.backend import YES, Candidate, Verdict
 from edgefuse.device import Target
-from edgefuse.graph import Node, Value, constant, dims, input_value
+from edgefuse.graph import Node, Value, constant, dims, input_value, scalar
 from edgefuse.plans import Format, Precision
 
 __all__ = ["judge"]
@@ -93,4 +93,35 @@ def _int8(candidate: Candidate, target: Target) -> Verdict:
         source = target.support(producer.op_type, "int8")
         if source.level == "float-output":
             return Verdict(False, source.reason)
+    return _int8_residual(candidate)
+
+
+def _int8_residual(candidate: Candidate) -> Verdict:
+    for previous, node in zip(candidate.nodes, candidate.nodes[1:], strict=False):
+        other = _other_input(node, previous.outputs[0])
+        if (
+            node.op_type == "Add"
+            and other is not None
+            and constant(other) is None
+            and not _never_negative(other)
+        ):
+            return Verdict(False, rules()["int8"]["residual_reason"])
     return YES
+
+
+def _never_negative(value: Value, depth: int = 8) -> bool:
+    """Return whether a tensor holds no negative number whatever the input, by the operators that write it."""
+    producer = value.producer()
+    if producer is None or depth == 0:
+        return False
+    if producer.op_type in rules()["int8"]["never_negative"]:
+        return True
+    if producer.op_type == "Clip":
+        low = scalar(input_value(producer, 1))
+        return low is not None and low >= 0
+    source = input_value(producer, 0)
+    return (
+        producer.op_type in rules()["int8"]["keeps_sign"]
+        and source is not None
+        and _never_negative(source, depth - 1)
+    )

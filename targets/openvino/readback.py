@@ -13,7 +13,13 @@ __all__ = ["kernels", "read_back"]
 # Layers that are no work of ours, or folded away at compile time.
 _NO_WORK = frozenset({"Const", "Input", "Output", "Parameter", "Result"})
 # The reader's own additions to a node's name.
-_ADDED = ("/WithoutBiases", "_original", FAKE_QUANTIZE_SUFFIX)
+_ADDED = (
+    "/WithoutBiases",
+    "/DequantizationMultiply",
+    "/DequantizationSubtract",
+    "_original",
+    FAKE_QUANTIZE_SUFFIX,
+)
 
 
 def kernels(compiled: Any) -> list[Kernel]:
@@ -47,10 +53,9 @@ def _text(info: Any, key: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a layer's name without what OpenVINO adds to the node's own."""
-    for added in _ADDED:
-        if name.endswith(added):
-            return name[: -len(added)]
+    """Return a layer's name without what OpenVINO adds, in layers, to the node's own."""
+    while added := next((text for text in _ADDED if name.endswith(text)), ""):
+        name = name[: -len(added)]
     return name
 
 
