@@ -61,26 +61,32 @@ def bench_artifact(
         )
         after = memory_mb()
         described = model.describe()
+    described = {**described, "artifact": model.manifest["name"]}
+    figures = {"load_ms": load_ms, "first_ms": first_ms, "latency": timing.to_dict()}
+    memory = {
+        "before": before["now"],
+        "loaded": loaded["now"],
+        "after": after["now"],
+        "peak": after["peak"],
+    }
+    return _report(described, figures, memory, source, machine)
+
+
+def _report(
+    described: dict[str, Any],
+    figures: dict[str, Any],
+    memory: dict[str, float | None],
+    source: str,
+    machine: dict[str, Any],
+) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "artifact": model.manifest["name"],
-        "target": described["target"],
-        "payload": described["payload"],
-        "family": described["family"],
-        "precision": described["precision"],
-        "notes": described["notes"],
-        "threads": described["engine"].get("threads", threads),
+        **{key: described[key] for key in ("artifact", "target", "payload", "family", "precision", "notes")},
+        "threads": described["engine"].get("threads"),
         "feeds": source,
-        "load_ms": load_ms,
-        "first_ms": first_ms,
-        "latency": timing.to_dict(),
+        **figures,
         "percentiles": "nearest rank",
-        "memory_mb": {
-            "before": before["now"],
-            "loaded": loaded["now"],
-            "after": after["now"],
-            "peak": after["peak"],
-        },
+        "memory_mb": memory,
         "engine": described["engine"],
         "machine": machine,
     }
