@@ -166,6 +166,7 @@ def expand_functions(model: ir.Model, nodes: Iterable[ir.Node], version: int) ->
     if count:
         common.InlinePass()(model)
         model.functions.clear()
+        _drop_placeholders(model)
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         common.LiftSubgraphInitializersToMainGraphPass()(model)
         common.NameFixPass()(model)
@@ -187,7 +188,10 @@ def _body(node: ir.Node, version: int, overload: str) -> ir.Function:
             [_type_text(value) for value in node.inputs],
         )
         proto = onnx.FunctionProto.FromString(text)
+    proto = _complete(proto, node)
     function = ir.serde.deserialize_function(proto)
+    # Bodies are written for the set of their time in forms that later sets kept (tests/lowering hold that).
+    function.opset_imports[""] = version
     function.domain, function.name, function.overload = node.domain, node.op_type, overload
     for name, declared in schema.attributes.items():
         held = function.attributes.get(name)
@@ -198,6 +202,25 @@ def _body(node: ir.Node, version: int, overload: str) -> ir.Function:
                 raise InternalError(f"{node.op_type}: the default of {name} is no attribute")
             function.attributes[name] = ir.Attr(name, default.type, default.value)
     return function
+
+
+def _drop_placeholders(model: ir.Model) -> None:
+    for graph in model.graphs():
+        for node in list(graph):
+            if node.op_type == "Constant" and not node.outputs[0].name and not node.outputs[0].uses():
+                graph.remove(node)
+
+
+def _complete(proto: Any, node: ir.Node) -> onnx.FunctionProto:
+    """Return the body with a placeholder for each output that it leaves out because nobody asked for it."""
+    made = onnx.FunctionProto()
+    made.CopyFrom(proto)
+    del made.output[len(node.outputs) :]
+    written = {name for inner in made.node for name in inner.output}
+    for name in made.output:
+        if name not in written:
+            made.node.append(onnx.helper.make_node("Constant", [], [name], value_int=0))
+    return made
 
 
 def _type_text(value: ir.Value | None) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from edgefuse.errors import UnsupportedError
 from edgefuse.graph import (
+    DataType,
     Model,
     Node,
     Value,
@@ -72,13 +73,13 @@ def _type_fault(node: Node, reader: Reader) -> str:
     dtype = node.inputs[0].dtype
     if dtype is None or reader.held(dtype) in limit.types:
         return ""
-    if node.op_type not in _BY_TYPE or not _choice(node, reader):
+    if reader.held(dtype) not in _BY_TYPE.get(node.op_type, ()) or not _choice(node, reader):
         return ""
     return f"the target has no {node.op_type} of {reader.held(dtype).name}"
 
 
 # Where a cast around the node would lose integers above 2^24, or where plain logic does it without casts.
-_BY_TYPE = frozenset({"Clip", "Equal", "Sign"})
+_BY_TYPE = {"Clip": (DataType.INT32, DataType.INT64), "Equal": (DataType.BOOL,)}
 
 
 def _rewrite(model: Model, node: Node, reader: Reader, why: str) -> bool:

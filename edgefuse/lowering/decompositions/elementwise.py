@@ -28,15 +28,19 @@ def _remainder(make: Builder, a: Value, b: Value, like: Value) -> Value:
 def _mod(node: Node, make: Builder) -> list[Value]:
     """Integers: the remainder with the sign of b (fmod=0) or of a (fmod=1).
 
-    Floats: a - trunc(a / b) b; the quotient rounds, so that the result is off by up to |a| 2^-24.
+    Floats: a - trunc(a / b) b, or with floor for fmod=0; the quotient rounds, so that the result is off by up
+    to |a| 2^-24.
     """
     a, b = _inputs(node)
     out = node.outputs[0]
     if is_float(a):
         quotient = make.op("Div", a, b, like=out)
-        size = make.op("Floor", make.op("Abs", quotient, like=out), like=out)
-        towards_zero = make.op("Mul", size, make.op("Sign", quotient, like=out), like=out)
-        whole = make.op("Mul", towards_zero, b, like=out)
+        if attribute(node, "fmod", 0):
+            size = make.op("Floor", make.op("Abs", quotient, like=out), like=out)
+            whole = make.op("Mul", size, make.op("Sign", quotient, like=out), like=out)
+        else:
+            whole = make.op("Floor", quotient, like=out)
+        whole = make.op("Mul", whole, b, like=out)
         return [make.op("Sub", a, whole, like=out)]
     if make.dtype(a).name.startswith("U"):
         return [_remainder(make, a, b, out)]
