@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.10 python3; 
 	if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then echo "$$p"; break; fi; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Python files only: ruff would also write the format of the examples inside Markdown, whose comments are aligned.
+RUFF_FORMAT := $(BIN)/ruff format --config 'extend-exclude=["typings", "*.md"]'
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -p no:cacheprovider
 
 # A moved checkout or a vanished interpreter makes the environment stale: the stamp holds the folder it serves.
@@ -25,14 +27,14 @@ test: $(STAMP)
 	$(PYTEST)
 
 check: $(STAMP)
-	$(BIN)/ruff format --check .
+	$(RUFF_FORMAT) --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p edgefuse -p edgefuse.targets -p edgefuse.quant -p edgefuse.firmware_scripts
 	$(BIN)/mypy examples
 	$(PYTEST) -q -m "not slow"
 
 format: $(STAMP)
-	$(BIN)/ruff format .
+	$(RUFF_FORMAT) .
 	$(BIN)/ruff check --fix .
 
 zoo: $(STAMP)

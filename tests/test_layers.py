@@ -64,7 +64,7 @@ BANNED_FLAGS = {
     "shell": "an argument list needs no shell",
     "allow_pickle": "a pickle runs code when it is read",
 }
-BANNED_NAMES = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "manager"}
 VENDORS = re.compile("tensorrt|openvino|tflite|litert|kunlun", re.IGNORECASE)
 LONGEST_FILE = 700
 
