@@ -49,7 +49,7 @@ DEVICE_ROOM = "firmware_scripts"
 NEVER = {"planner": {"quant", "targets"}}
 # What runs on the robot (Python 3.6, numpy and one vendor package).
 ROBOT_ROOMS = {"runtime", "artifact", "errors", "units"}
-# These are called as functions (edgefuse.build, edgefuse.targets()): they reach any room, inside functions only.
+# These are called (edgefuse.build(), edgefuse.targets()): they reach any room, inside functions only.
 FACES = {"edgefuse", "edgefuse.targets"}
 # Only these rooms may import these packages; `passes` takes onnxscript's optimiser inside functions.
 ONLY_IN = {"onnx": {"graph"}, "onnx_ir": {"graph"}, "onnxscript": {"graph", "passes"}}
