@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edgefuse.errors import UsageError, did_you_mean
+from edgefuse.errors import InputError, UsageError, did_you_mean
 from edgefuse.runtime.tensors import TensorInfo
 from edgefuse.verification.classification import Agreement, Top1, is_classifier_shape
 from edgefuse.verification.custom import custom_metric
@@ -28,16 +28,22 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 
 
-def make_metric(name: str, *, labels: Sequence[str] | None = None) -> Metric:
+def make_metric(name: str, *, labels: Sequence[str] | None = None, own_code: bool = True) -> Metric:
     """Return a fresh metric: a built-in name, or MODULE:FUNCTION of the user's code.
 
-    labels: the model's labels; cer reads them as its alphabet.
+    labels: the model's labels; cer reads them as its alphabet.  own_code: False refuses MODULE:FUNCTION, for
+    a name that came with an artifact: whoever made that must not choose what code is imported here.
     Raises UsageError for an unknown name, InputError where the user's code cannot be loaded.
     """
     if name == "cer":
         return Cer(labels)
     if name in METRICS:
         return METRICS[name]()
+    if ":" in name and not own_code:
+        raise InputError(
+            f"the artifact was judged by {name}, code that did not come with it",
+            hint=f"name it where you have it and trust it (--metric {name}), or name a built-in metric",
+        )
     if ":" in name:
         return custom_metric(name)
     raise UsageError(

@@ -126,7 +126,8 @@ def test_a_missing_array_is_named_with_its_near_miss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["y", "labels"])
 def test_counts_must_agree(tmp_path: Path, other: str) -> None:
-    np.savez(tmp_path / "d.npz", **{"x": arange(4, 3), other: arange(3, 3)})
+    arrays: dict[str, Any] = {"x": arange(4, 3), other: arange(3, 3)}
+    np.savez(tmp_path / "d.npz", **arrays)
     infos = [TensorInfo("x", "float32", (1, 3)), TensorInfo("y", "float32", (1, 3))]
     with pytest.raises(InputError, match="same number of samples") as caught:
         open_dataset(tmp_path / "d.npz", infos[: 2 if other == "y" else 1])

@@ -42,11 +42,12 @@ def test_a_split_is_a_partition_in_order(total: int, first: int) -> None:
         with pytest.raises(InputError, match="cannot be split"):
             dataset.split(first)
         return
-    left, right = (labels(part) for part in dataset.split(first))
+    left, right = ([int(name.split("#")[1]) for name in part.names()] for part in dataset.split(first))
     assert len(left) == first
-    assert sorted(left + right, key=int) == list(range(total))  # type: ignore[arg-type, call-overload]
-    assert left == sorted(left, key=int)  # type: ignore[arg-type, call-overload]
+    assert sorted(left + right) == list(range(total))
+    assert left == sorted(left)
     assert labels(dataset.split(first)[0]) == left
+    assert labels(dataset.split(first)[1]) == right
 
 
 def test_a_split_hardly_changes_when_a_sample_is_added() -> None:
@@ -68,6 +69,7 @@ def test_random_data_is_seeded_and_does_not_depend_on_the_order_of_inputs() -> N
         TensorInfo("pixels", "uint8", (1, 4, 4, 3)),
         TensorInfo("ids", "int64", ("N", 16)),
         TensorInfo("flag", "bool", (16,)),
+        TensorInfo("twin", "float32", ("N", 3, "H", 8)),
     ]
     first = random_dataset(infos, 3, seed=7, sizes={"H": 5})
     again = random_dataset(infos[::-1], 3, seed=7, sizes={"H": 5})
@@ -81,6 +83,7 @@ def test_random_data_is_seeded_and_does_not_depend_on_the_order_of_inputs() -> N
     assert feeds["pixels"].max() > 100
     assert set(feeds["ids"].ravel().tolist()) == {0, 1}
     assert set(feeds["flag"].tolist()) == {True, False}
+    assert not np.array_equal(feeds["image"], feeds["twin"])
     assert not np.array_equal(feeds["image"], first[1].feeds["image"])
     assert not np.array_equal(
         feeds["image"], random_dataset(infos, 1, seed=8, sizes={"H": 5})[0].feeds["image"]

@@ -80,7 +80,8 @@ def test_a_model_cannot_change_what_the_other_is_fed() -> None:
     def greedy(feeds: dict[str, Array]) -> dict[str, Array]:
         return {"y": feeds.pop("x") * 2}
 
-    assert compare(greedy, greedy, dataset(), "agreement").value == 1.0
+    results = compare_all({"a": greedy, "b": greedy}, greedy, dataset(), lambda: make_metric("agreement"))
+    assert [result.value for result in results.values()] == [1.0, 1.0]
 
 
 def test_what_cannot_be_compared() -> None:

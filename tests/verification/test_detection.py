@@ -81,6 +81,13 @@ def test_the_overlap_of_one_half_is_enough() -> None:
     assert got.tolist() == [[0.5], [0.0]]
 
 
+def test_a_hundred_boxes_of_a_class_and_image_count() -> None:
+    wrong = [(B, 0.9, 0)] * 99
+    assert value(found(*wrong, (A, 0.5, 0)), truth((A, 0))) == pytest.approx(1 / 100)
+    assert value(found(*wrong, (B, 0.9, 0), (A, 0.5, 0)), truth((A, 0))) == 0.0
+    assert value(found(*wrong, (B, 0.9, 0), (A, 0.5, 1)), truth((A, 1))) == 1.0
+
+
 def test_a_box_in_a_crowd_is_neither_right_nor_wrong() -> None:
     label = truth((A, 0), ([40, 0, 80, 40], 0), crowd=(1,))
     assert value(found((B, 0.95, 0), (B, 0.94, 0), (A, 0.9, 0)), label) == 1.0
@@ -113,7 +120,7 @@ def test_without_labels_the_references_sure_boxes_are_the_truth() -> None:
 
 
 def test_three_outputs_read_as_one_table_and_padding_is_left_out() -> None:
-    apart = {
+    apart: dict[str, Array] = {
         "boxes": np.array([[A, B, C, A]], np.float32),
         "scores": np.array([[0.5, 0.9, 0.0, np.nan]], np.float32),
         "classes": np.array([[1, 2, 0, 0]], np.int64),

@@ -185,7 +185,13 @@ def test_an_axis_that_changes_its_size_stays_in_one_account() -> None:
         row = errors(*(ones(size) for size in sizes)).results()[0]
         assert row.relative_error == pytest.approx(0.1), sizes
         assert row.worst_group_relative_error == pytest.approx(0.1), sizes
-    assert errors(ones(4), ones(300)).results()[0].worst_group == "y"
+    for first, second in ((4, 300), (300, 4)):
+        bad = np.ones((1, first, 2))
+        bad[:, 0] += 1.0
+        row = errors((bad, np.ones((1, first, 2))), ones(second)).results()[0]
+        assert (row.worst_group, row.groups) == ("y", 1)
+        noise = 2 * 1.0 + second * 2 * 0.01
+        assert row.worst_group_relative_error == pytest.approx(math.sqrt(noise / (2 * (first + second))))
 
 
 def test_not_finite_numbers_and_other_shapes_are_infinite_errors_with_a_reason() -> None:

@@ -113,6 +113,13 @@ def test_what_a_users_function_does_wrong_is_said(module: str, attribute: str, m
         metric.update(ONE, TWO, None)
 
 
+def test_a_name_out_of_an_artifact_imports_nothing(module: str) -> None:
+    with pytest.raises(InputError, match=f"judged by {module}:first"):
+        make_metric(f"{module}:first", own_code=False)
+    assert module not in sys.modules
+    assert make_metric("agreement", own_code=False).name == "agreement"
+
+
 def test_names_that_lead_nowhere(module: str) -> None:
     with pytest.raises(InputError, match="has no function 'frist', did you mean 'first'"):
         make_metric(f"{module}:frist")
@@ -132,3 +139,13 @@ def test_a_module_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="RuntimeError: no licence"):
         make_metric("failing_user_metric:f")
+
+
+def test_the_documentation_names_every_metric_and_its_example_runs(repository: Path) -> None:
+    text = (repository / "docs" / "metrics.md").read_text()
+    table = {line.split("|")[1].strip(" `") for line in text.splitlines() if line.startswith("| `")}
+    assert set(METRICS) | {"MODULE:FUNCTION"} <= table
+    example = text.split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/metrics.md", "exec"), names)
+    assert names["first_score"]({"scores": np.array([[0.25]])}, {}, None) == 0.25
