@@ -1,4 +1,4 @@
-"""The judges: our own executor (float64 or native dtypes), and ONNX Runtime with its optimiser off.
+"""Our own judge: an executor of ONNX in float64 or in native dtypes (the other: edgefuse.graph.judge).
 
 `Reference` walks an onnx_ir model with the kernels of `edgefuse.graph.kernels`; what has no kernel there runs
 in the onnx wheel's reference operators, and what has neither is expanded by the function body of its schema.
@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from edgefuse.errors import EdgefuseError, InputError, UnsupportedError, did_you_mean
+from edgefuse.graph.judge import judge_session, max_relative_error, signal_to_noise_db
 from edgefuse.graph.kernels import load_kernels
 from edgefuse.graph.kernels.call import Array, Call, is_carried_float
 from edgefuse.graph.kernels.library import LibraryOps
-
-if TYPE_CHECKING:
-    import os
-
-    import onnxruntime
 
 __all__ = [
     "Precision",
@@ -68,7 +64,8 @@ class Reference:
     float4) round as they do on a device. "native": the dtypes that ONNX prescribes.
 
     Covers If, Loop, Scan, sequences, optionals, local functions and opsets 7 to the newest of the onnx wheel.
-    A shape computed through float arithmetic is computed in `precision` too.
+    A shape computed through float arithmetic is computed in `precision` too. Schedules and constants are kept
+    from the first run on: make a new Reference after the model was changed.
 
     >>> import onnx_ir as ir
     >>> x = ir.Input("x", shape=ir.Shape([2]), type=ir.TensorType(ir.DataType.FLOAT))
@@ -380,71 +377,3 @@ def evaluate_node(
     carried = tuple(executor.carry(value) for value in inputs)
     with np.errstate(all="ignore"):
         return executor.call(node, carried, resolve_attributes(node, {}), _Scope({domain: opset, "": opset}))
-
-
-def judge_session(model: bytes | str | os.PathLike[str], threads: int = 1) -> onnxruntime.InferenceSession:
-    """Return an ONNX Runtime session that is fit to judge: CPU, optimiser off, deterministic, quiet.
-
-    model: serialized ModelProto or a path (needed for external data).
-
-    A default session is no judge. On CPUs without VNNI its fused u8s8 kernels add pairs of products in
-    saturating int16: of 47 int8 models 32 (s8s8) to 36 (u8s8) lost at least 5 dB against exact simulation of
-    their Q/DQ nodes, the worst 52.6 dB to 0.1 dB; and its optimiser merges a Relu into a quantized node that
-    is a graph output too (measured on 1.32.0, AVX2, 2026-11). With ORT_DISABLE_ALL, and
-    session.x64quantprecision=1 for models that hold integer kernels themselves, all 47 agree within 1 dB.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.use_deterministic_compute = True
-    options.log_severity_level = 4
-    source = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-
-
-def max_relative_error(result: Array, reference: Array) -> float:
-    """Return max|result - reference| / max|reference| of two arrays of one shape, computed in float64.
-
-    0.0 for two empty or two equal arrays; inf where the shapes differ, where NaN or infinities do not
-    stand at the same places with the same sign, or where the reference is all zero and the result is not.
-    """
-    result, reference = np.asarray(result), np.asarray(reference)
-    if result.shape != reference.shape:
-        return float("inf")
-    if result.dtype.kind in "OUS" or reference.dtype.kind in "OUS":
-        return 0.0 if bool(np.all(result == reference)) else float("inf")
-    ours, theirs = result.astype(np.float64), reference.astype(np.float64)
-    finite = np.isfinite(theirs)
-    if (
-        not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True)
-        or not np.isfinite(ours[finite]).all()
-    ):
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    error = float(np.abs(ours[finite] - theirs[finite]).max())
-    scale = float(np.abs(theirs[finite]).max())
-    if error == 0.0:
-        return 0.0
-    return error / scale if scale > 0.0 else float("inf")
-
-
-def signal_to_noise_db(result: Array, reference: Array) -> float:
-    """Return 10 log10(sum reference^2 / sum (result - reference)^2) in dB, computed in float64.
-
-    inf where they are equal; -inf where shapes differ, the result is not finite, or the reference is all zero
-    and the result is not.
-    """
-    ours, theirs = np.asarray(result).astype(np.float64), np.asarray(reference).astype(np.float64)
-    if ours.shape != theirs.shape or not np.isfinite(ours).all():
-        return float("-inf")
-    noise = float(np.square(ours - theirs).sum())
-    signal = float(np.square(theirs).sum())
-    if noise == 0.0:
-        return float("inf")
-    return 10.0 * float(np.log10(signal / noise)) if signal > 0.0 else float("-inf")

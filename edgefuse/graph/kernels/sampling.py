@@ -1,7 +1,8 @@
 """Resize and Upsample, GridSample, AffineGrid, RoiAlign.
 
 Positions are computed in float64, those of `nearest` with given scales in float32. Where the standard's own
-reference and engines differ (align_corners with a scale that gives no whole size), the standard's is followed.
+reference and engines differ (align_corners with a scale that gives no whole size), the standard's is
+followed.
 """
 
 from __future__ import annotations
