@@ -9,12 +9,23 @@ under Python 3.6, where only `load` and what it needs is used (the build side ne
 [build] extra).
 """
 
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy as np
+
+    from edgefuse.compose.build import BuildResult
+    from edgefuse.plans import Plan
+    from edgefuse.runtime import Model
+
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "bench", "build", "inspect", "load", "plan", "run", "targets", "verify"]
 
 
-def load(path, simulate=False, **options):
+def load(path: "Union[str, os.PathLike[str]]", simulate: bool = False, **options: Any) -> "Model":
     """Return the artifact at `path` as a `Model`, ready to be called.
 
     path: a `.efa` file.  simulate: run in the exact reference of the target's arithmetic, for a device that
@@ -27,7 +38,7 @@ def load(path, simulate=False, **options):
     return load_artifact(path, simulate=simulate, **options)
 
 
-def build(model=None, **options):
+def build(model: "Optional[Union[str, os.PathLike[str]]]" = None, **options: Any) -> "BuildResult":
     """Build `model` for a device; return a BuildResult with `.artifact`, `.plan` and `.report`.
 
     model: path of an ONNX file.  options: target ("host"), output, calib, eval, metric, max_drop (0.01),
@@ -40,42 +51,47 @@ def build(model=None, **options):
     return build_artifact(model, **options)
 
 
-def plan(model=None, **options):
+def plan(model: "Optional[Union[str, os.PathLike[str]]]" = None, **options: Any) -> "Plan":
     """Return the Plan that a build with the same options would begin with; its times are estimates."""
     from edgefuse.compose.verbs import plan as make_plan
 
     return make_plan(model, **options)
 
 
-def inspect(path, **options):
+def inspect(path: "Union[str, os.PathLike[str]]", **options: Any) -> Dict[str, Any]:
     """Return what is in an ONNX model (with `target` and `shapes`) or in a `.efa`, as JSON values."""
     from edgefuse.compose.verbs import inspect as inspect_file
 
     return inspect_file(path, **options)
 
 
-def run(artifact, source, target=None, **options):
+def run(
+    artifact: "Union[str, os.PathLike[str]]",
+    source: "Union[str, os.PathLike[str]]",
+    target: "Optional[Union[str, os.PathLike[str]]]" = None,
+    **options: Any,
+) -> "Dict[str, np.ndarray[Any, Any]]":
     """Return the outputs of an artifact for the arrays of a `.npz`; write them to `target` where given."""
     from edgefuse.compose.verbs import run as run_artifact
 
     return run_artifact(artifact, source, target, **options)
 
 
-def verify(artifact, **options):
-    """Return the verification of an artifact: `model`, `data`, `metric`, `max_drop`; `ok` tells the outcome."""
+def verify(artifact: "Union[str, os.PathLike[str]]", **options: Any) -> Dict[str, Any]:
+    """Return the verification of an artifact; options: `model`, `data`, `metric`, `max_drop`, `threads`."""
     from edgefuse.compose.verbs import verify as verify_artifact
 
     return verify_artifact(artifact, **options)
 
 
-def bench(artifact, **options):
+def bench(artifact: "Union[str, os.PathLike[str]]", **options: Any) -> Dict[str, Any]:
     """Return the latency report of an artifact on this machine: `threads`, `seconds`, `payload`, `gates`."""
     from edgefuse.compose.verbs import bench as bench_artifact
 
     return bench_artifact(artifact, **options)
 
 
-def targets():
+def targets() -> List[Dict[str, Any]]:
     """Return one row a device that can be built for: name, family, precisions, usable, and why not.
 
     `edgefuse.targets` is also the package of the families; once that is imported, the package itself is

@@ -160,7 +160,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def probe(self) -> Probe:
-        """Return whether the family's runtime is usable here. Never raises, never imports more than it must."""
+        """Return whether the family's runtime is usable here. Never raises, imports no more than it must."""
 
     def legal(
         self, candidate: Candidate, variant: str, precision: Precision, output: Format, target: Target
@@ -172,7 +172,7 @@ class Backend(abc.ABC):
         return verdict
 
     def lower(self, model: Model, plan: Plan, quantized: Quantized, target: Target) -> Lowered:
-        """Return the payload for `plan`. Pure: the same arguments give the same bytes; `model` is not changed.
+        """Return the payload for `plan`. Pure: same arguments, same bytes; `model` is not changed.
 
         Integers are encoded as quant/ gave them, never computed here.
         """
@@ -217,7 +217,7 @@ class Backend(abc.ABC):
 
 
 def load_backend(family: str) -> Backend:
-    """Return the backend of a family; raises UnsupportedError where this version only describes the family."""
+    """Return the backend of a family; raises UnsupportedError where this version only describes it."""
     name = f"edgefuse.targets.{family}.backend"
     if not re.fullmatch(r"_?[a-z][a-z0-9_]*", family) or importlib.util.find_spec(name) is None:
         raise UnsupportedError(

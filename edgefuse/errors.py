@@ -43,21 +43,19 @@ class EdgefuseError(Exception):
 
     def __init__(
         self,
-        message,  # type: str
-        expected=None,  # type: Optional[str]
-        got=None,  # type: Optional[str]
-        hint=None,  # type: Optional[str]
-    ):
-        # type: (...) -> None
+        message: str,
+        expected: Optional[str] = None,
+        got: Optional[str] = None,
+        hint: Optional[str] = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.expected = expected
         self.got = got
         self.hint = hint
 
-    def __str__(self):
-        # type: () -> str
-        lines = [self.message]  # type: List[str]
+    def __str__(self) -> str:
+        lines: List[str] = [self.message]
         if self.expected is not None:
             lines.append("  expected: " + self.expected)
         if self.got is not None:
@@ -113,15 +111,15 @@ class ToolError(EdgefuseError):
 
     kind = "tool"
 
-    def __init__(self, message, command, code, stderr, hint=None):
-        # type: (str, Sequence[str], int, str, Optional[str]) -> None
+    def __init__(
+        self, message: str, command: Sequence[str], code: int, stderr: str, hint: Optional[str] = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.command = list(command)
         self.code = code
         self.stderr = stderr
 
-    def __str__(self):
-        # type: () -> str
+    def __str__(self) -> str:
         tail = "\n".join("    " + line for line in self.stderr.strip().splitlines()[-12:])
         text = super().__str__()
         return "{}\n  command:  {}\n  exit:     {}\n{}".format(text, " ".join(self.command), self.code, tail)
@@ -133,8 +131,7 @@ class InternalError(EdgefuseError):
     kind = "internal"
 
 
-def did_you_mean(word, known):
-    # type: (str, Sequence[str]) -> str
+def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return ", did you mean 'x'?" for the nearest known word, or "" when none is near.
 
     >>> did_you_mean("jetson-nono", ["jetson-nano", "jetson-tx2"])

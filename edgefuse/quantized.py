@@ -47,7 +47,8 @@ class QuantizedWeight:
         shape = [1] * self.values.ndim
         if self.axis is not None:
             shape[self.axis] = -1
-        return (self.values.astype(np.float32) * self.scale.reshape(shape)).astype(np.float32)
+        scaled: np.ndarray = self.values.astype(np.float32) * self.scale.reshape(shape).astype(np.float32)
+        return scaled
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 __all__ = ["format_bytes", "format_count", "format_ms"]
 
 
-def format_bytes(count):
-    # type: (float) -> str
+def format_bytes(count: float) -> str:
     """Return a size in bytes as text with a binary unit.
 
     >>> format_bytes(512), format_bytes(1536), format_bytes(18695006)
@@ -18,8 +17,7 @@ def format_bytes(count):
     raise AssertionError("unreachable")
 
 
-def format_count(count):
-    # type: (float) -> str
+def format_count(count: float) -> str:
     """Return a plain count (operations, parameters) as text with an SI letter.
 
     >>> format_count(950), format_count(407_000_000), format_count(4_652_008)
@@ -33,8 +31,7 @@ def format_count(count):
     raise AssertionError("unreachable")
 
 
-def format_ms(milliseconds):
-    # type: (float) -> str
+def format_ms(milliseconds: float) -> str:
     """Return a time in milliseconds as text.
 
     >>> format_ms(17.512), format_ms(0.0123), format_ms(2500)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def collect_ranges(
     """Return the min-max range of each named value over the samples.
 
     samples: feeds by input name.  progress: called with the number of samples done.
-    Runs in ONNX Runtime with its optimiser off. Raises InputError for no samples or a value that is not finite.
+    Runs in ONNX Runtime, optimiser off. Raises InputError for no samples, or a value that is not finite.
     """
     session, names = _session_with(model, values)
     low = dict.fromkeys(names, np.inf)
@@ -60,8 +61,8 @@ def collect_ranges(
     return {name: Range(low[name], high[name]) for name in names if low[name] <= high[name]}
 
 
-def _session_with(model: Model, values: Sequence[str]) -> tuple[object, list[str]]:
-    """Return a session of the model with `values` as outputs too (each once, those that are outputs included)."""
+def _session_with(model: Model, values: Sequence[str]) -> tuple[_WithInputs, list[str]]:
+    """Return a session of the model with `values` as outputs too, and the names to fetch, each once."""
     copy = clone_model(model)
     outputs = {v.name for v in copy.graph.outputs}
     inputs = {v.name for v in copy.graph.inputs}
@@ -80,11 +81,11 @@ def _session_with(model: Model, values: Sequence[str]) -> tuple[object, list[str
 class _WithInputs:
     """A session whose graph inputs can be fetched like outputs."""
 
-    def __init__(self, session: object, inputs: set[str | None]) -> None:
+    def __init__(self, session: Any, inputs: set[str | None]) -> None:
         self._session = session
         self._inputs = inputs
 
     def run(self, names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         inner = [name for name in names if name not in self._inputs]
-        found = dict(zip(inner, self._session.run(inner, dict(feeds)), strict=True)) if inner else {}  # type: ignore[attr-defined]
+        found = dict(zip(inner, self._session.run(inner, dict(feeds)), strict=True)) if inner else {}
         return [feeds[name] if name in self._inputs else found[name] for name in names]

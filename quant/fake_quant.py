@@ -73,6 +73,6 @@ def _round_inputs(node: Node, inside: set[int], quantized: Quantized, shared: di
 
 
 def _earliest(value: Value, reader: Node) -> Node:
-    """Return the first node of the graph that reads `value`, so that every later reader may share the grid."""
+    """Return the first node that reads `value`, so that every later reader may share the grid."""
     readers = {id(use.node) for use in value.uses()}
     return next((node for node in reader.graph or () if id(node) in readers), reader)

@@ -38,7 +38,7 @@ class Scheme:
 
 
 def scheme_of(target: Target) -> Scheme:
-    """Return the scheme that the target's device description asks for; raises UnsupportedError without int8."""
+    """Return the scheme of the target's device description; raises UnsupportedError without int8."""
     device = target.device
     if device.int8 == "none":
         raise UnsupportedError(f"{device.name} has no int8: {device.int8_reason}")

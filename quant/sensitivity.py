@@ -9,6 +9,7 @@ square of each output (each output counts the same).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ def _relative_error(clean: Sequence[Sequence[np.ndarray]], noisy: Sequence[Seque
 
 def _probe_session(
     model: Model, probed: Sequence[str], ranges: Mapping[str, Range], scheme: Scheme
-) -> tuple[object, list[str]]:
+) -> tuple[Any, list[str]]:
     copy = clone_model(model)
     nodes = {node.name: node for node in copy.graph}
     for i, name in enumerate(probed):

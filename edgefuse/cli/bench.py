@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgefuse.cli.common import json_option, print_json, threads_option
+from edgefuse.cli.options import json_option, print_json, threads_option
 
 
 @click.command("bench", short_help="Measure an artifact's latency on this machine.")
@@ -32,7 +32,7 @@ def command(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Measure load time, first inference, p50/p90/p99 and CPU time: 1024 runs or --seconds, what comes first."""
+    """Measure load, first inference, p50/p90/p99 and CPU time: 1024 runs or --seconds, what comes first."""
     from edgefuse.compose.verbs import bench
     from edgefuse.report.bench import print_bench
 

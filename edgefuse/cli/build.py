@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgefuse.cli.common import json_option, print_json, shape_option, target_option, threads_option
+from edgefuse.cli.options import json_option, print_json, shape_option, target_option, threads_option
 
 
 @click.command("build", short_help="Build a verified artifact for one device.")

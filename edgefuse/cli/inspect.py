@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgefuse.cli.common import json_option, print_json, shape_option, target_option
+from edgefuse.cli.options import json_option, print_json, shape_option, target_option
 
 
 @click.command("inspect", short_help="Show what is in a model or an artifact.")

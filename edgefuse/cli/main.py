@@ -21,7 +21,7 @@ except ImportError:  # the robot's plain install has no command line
 
 __all__ = ["main"]
 
-_NO_VERBS = {"main", "common", "__main__"}
+_NO_VERBS = {"main", "options", "__main__"}
 
 
 class Verbs(click.Group):

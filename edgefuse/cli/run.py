@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgefuse.cli.common import json_option, print_json, threads_option
+from edgefuse.cli.options import json_option, print_json, threads_option
 
 
 @click.command("run", short_help="Run an artifact on the arrays of a .npz.")

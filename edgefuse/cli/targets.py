@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgefuse.cli.common import json_option, print_json
+from edgefuse.cli.options import json_option, print_json
 
 
 @click.command("targets", short_help="List devices, precisions, and what is usable here.")

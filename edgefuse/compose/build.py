@@ -203,7 +203,7 @@ class _Build:
     def _within_budget(
         self, prepared: Prepared, tables: Int8Tables, judge: Judge, here: bool
     ) -> Built | None:
-        """Plan, measure the drop, and plan again under a smaller budget until the drop is within --max-drop."""
+        """Plan, measure the drop, and plan again under a smaller budget until it is within --max-drop."""
         budget: float | None = None
         for attempt in range(ROUNDS):
             plan, quantized = int8_plan(prepared, tables, self.options.precision, self.threads, budget)
@@ -235,7 +235,7 @@ class _Build:
         built.self_test = judge.self_test(built, here)
 
     def _check_honest(self, built: Built) -> None:
-        """Refuse a payload whose planned int8 ran as float: its times and its accuracy would be another plan's."""
+        """Refuse a payload whose planned int8 ran as float: time and accuracy would be another plan's."""
         assert built.readback is not None
         groups = {group.id: group for group in built.plan.groups}
         fallen = [
@@ -255,7 +255,7 @@ class _Build:
     def _order(
         self, float_one: Built, int8: Built, prepared: Prepared, judge: Judge, here: bool
     ) -> tuple[list[Built], Any]:
-        """Return the payloads, the one that runs first in front, and the race between them where there was one."""
+        """Return the payloads, the one that runs first in front, and their race where there was one."""
         if not here:
             predicted = int8.plan.predicted_ms / float_one.plan.predicted_ms
             if self.options.precision == "int8" or predicted <= 1 - max(FASTER_BY, COST_BAND):

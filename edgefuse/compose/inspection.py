@@ -31,11 +31,12 @@ def inspect_model(
     whole = roofline(summary, device, precision)
     rows = []
     for node in summary.top(_TOP):
+        bound, ms = "unknown", None
         try:
             where = roofline(node.cost, device, precision)
-            bound, ms = where.bound, where.ms_estimate
+            bound, ms = str(where.bound), where.ms_estimate
         except UnsupportedError:
-            bound, ms = "unknown", None
+            pass
         rows.append(
             {
                 "node": node.source,

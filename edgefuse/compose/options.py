@@ -88,7 +88,7 @@ def with_config(
         name = key.replace("-", "_")
         if name not in _KEYS:
             raise InputError(
-                f"{path}: unknown key {key!r}{did_you_mean(key, _KEYS)}", expected=", ".join(_KEYS)
+                f"{path}: unknown key {key!r}{did_you_mean(key, list(_KEYS))}", expected=", ".join(_KEYS)
             )
         converted = _KEYS[name](path, key, value)
         if name not in given:

@@ -61,7 +61,7 @@ class Built:
 
 
 def runs_here(prepared: Prepared) -> bool:
-    """Return whether a payload for the target can be run and timed on this machine as on the target itself."""
+    """Return whether this machine is the target, so that a payload can be run and timed here."""
     if not prepared.backend.probe().available:
         return False
     try:

@@ -10,7 +10,7 @@ import numpy as np
 from edgefuse.compose.prepare import Prepared
 from edgefuse.cost import CostModel
 from edgefuse.fusion import ANCHORS, vertical_candidates
-from edgefuse.graph import constant, input_value, is_float
+from edgefuse.graph import Node, Value, constant, input_value, is_float
 from edgefuse.planner import PlanRequest, make_plan
 from edgefuse.plans import Format, Plan, Precision
 from edgefuse.quant import Range, Scheme, collect_ranges, measure_losses, quantize_plan, scheme_of
@@ -34,7 +34,7 @@ class Int8Tables:
 
 
 def float_precisions(prepared: Prepared, precision: str) -> tuple[Precision, ...]:
-    """Return the float precisions that a plan may use: fp16 where the device computes in it and it is wanted."""
+    """Return the float precisions that a plan may use: fp16 where the device has it and it is wanted."""
     has_fp16 = "fp16" in prepared.target.device.precisions
     if precision == "fp32" or not has_fp16:
         return ("fp32",)
@@ -86,13 +86,9 @@ def measure_tables(
     return Int8Tables(scheme, ranges, losses)
 
 
-def _float_reads(node: object) -> list[object]:
+def _float_reads(node: Node) -> list[Value]:
     """Return the activations of an anchor or of a node that may be its epilogue."""
-    found = []
-    for value in node.inputs:  # type: ignore[attr-defined]
-        if value is not None and constant(value) is None and is_float(value):
-            found.append(value)
-    return found
+    return [v for v in node.inputs if v is not None and constant(v) is None and is_float(v)]
 
 
 def _int8_anchors(prepared: Prepared) -> list[str]:

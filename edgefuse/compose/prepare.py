@@ -1,4 +1,4 @@
-"""From a file and a target to what planning needs: the canonical model, and a copy with numbers for all sizes."""
+"""From a file and a target to what planning needs: the canonical model, and a copy with all sizes known."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["describe_target", "list_targets"]
 
 
 def list_targets() -> list[dict[str, Any]]:
-    """Return one row a device: name, family, title, runtime, precisions, buildable, usable here, and why not."""
+    """Return one row a device: name, family, title, runtime, precisions, buildable, usable, and why not."""
     host = _host_name()
     rows = []
     for device in devices():
@@ -61,7 +61,7 @@ def _host_name() -> str:
 
 
 def _status(device: Device) -> dict[str, Any]:
-    """Return buildable, usable (the runtime is installed here and this machine counts as the device), and why."""
+    """Return buildable, usable (runtime installed, and this machine counts as the device), and why not."""
     try:
         backend = load_backend(device.family)
     except UnsupportedError as error:

@@ -97,7 +97,7 @@ def bench(
     payload: str | None = None,
     gates: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the latency report of an artifact on this machine; `gates` such as "p90<=12ms" are judged in it."""
+    """Return the latency report of an artifact here; `gates` such as "p90<=12ms" are judged in it."""
     from edgefuse.benchmark import bench_artifact, gate
 
     report = bench_artifact(artifact, threads=threads, seconds=seconds, payload=payload)
@@ -118,7 +118,7 @@ def verify(
     threads: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Return the verification of an artifact: its self-test, and with `model` its outputs against the model's.
+    """Return the verification of an artifact: its self-test, and with `model` its outputs beside it.
 
     `ok` is False where the drop is above `max_drop` (points of the metric, default 0.01).
     Raises InputError where `model` is not the file that the artifact was built from.

@@ -15,7 +15,7 @@ from edgefuse.graph import Model, Node, dims, has_subgraphs, sole_reader
 
 __all__ = ["vertical_candidates"]
 
-# Longer chains are cut: the runtime's generated kernels stop gaining, and the number of columns grows squared.
+# Longer chains are cut: generated kernels stop gaining, and the number of columns grows squared.
 MAX_EPILOGUE = 8
 
 

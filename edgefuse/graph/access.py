@@ -145,5 +145,5 @@ SOURCE_KEY = "edgefuse.source"
 
 
 def source_name(node: ir.Node) -> str:
-    """Return the name by which the user knows the node (as in the file; where it had none, what it writes)."""
+    """Return the name by which the user knows the node (the file's; where it had none, what it writes)."""
     return node.metadata_props.get(SOURCE_KEY, node.name or "")

@@ -19,7 +19,7 @@ __all__ = ["add_constant", "add_node", "fresh_name", "remove_node", "replace_nod
 
 def _names(graph: ir.Graph) -> set[str]:
     """Return the names in use, cached on the graph: every name this module hands out is added."""
-    used = graph.meta.get("edgefuse.names")
+    used: set[str] | None = graph.meta.get("edgefuse.names")
     if used is None:
         used = set()
         for found in [graph, *graph.subgraphs()]:
@@ -29,7 +29,7 @@ def _names(graph: ir.Graph) -> set[str]:
                 used.add(node.name or "")
                 used.update(v.name for v in node.outputs if v.name)
         graph.meta["edgefuse.names"] = used
-    return used  # type: ignore[no-any-return]
+    return used
 
 
 def fresh_name(graph: ir.Graph, stem: str) -> str:

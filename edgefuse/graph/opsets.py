@@ -39,7 +39,7 @@ def check_opset(version: int) -> None:
         )
     if version > newest_opset():
         raise InputError(
-            f"the model uses operator set {version}, which the installed onnx {onnx.__version__} does not know",
+            f"the model uses operator set {version}, which onnx {onnx.__version__} does not know",
             expected=f"operator set {OLDEST_OPSET} to {newest_opset()}",
             got=str(version),
             hint="pip install --upgrade onnx, or export with an older opset",
@@ -61,8 +61,8 @@ def raise_opset(model: ir.Model, version: int = CANONICAL_OPSET) -> ir.Model:
     }
     inputs = list(model.graph.inputs)
     for name, value in kept.items():
-        if value.shape is None:
-            value.shape = ir.Shape(value.const_value.shape)  # type: ignore[union-attr]
+        if value.shape is None and value.const_value is not None:
+            value.shape = ir.Shape(value.const_value.numpy().shape)
         model.graph.initializers.pop(name)
         model.graph.inputs.append(value)
     proto = ir.serde.serialize_model(model)

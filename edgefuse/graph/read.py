@@ -237,7 +237,7 @@ def _check_single_writers(graph: onnx.GraphProto, name: str) -> None:
         for output in node.output:
             if output and output in written:
                 raise InputError(
-                    f"{name}: tensor {output!r} is written twice (second time by node {node.name!r}, {node.op_type})",
+                    f"{name}: tensor {output!r} is written twice (again by {node.op_type} {node.name!r})",
                     hint="the file is malformed; export it again",
                 )
             written.add(output)
@@ -252,8 +252,9 @@ def check_domains(model: ir.Model, claimed: frozenset[str]) -> None:
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.domain in _NATIVE_DOMAINS or node.domain in claimed:
             continue
+        known = node.name or node.outputs[0].name
         raise UnsupportedError(
-            f"node {node.name or node.outputs[0].name!r}: operator {node.op_type} of domain {node.domain!r} is not known",
+            f"node {known!r}: operator {node.op_type} of domain {node.domain!r} is not known",
             expected="operators of the domain ai.onnx, or a local function in the model",
             got=f"{node.domain}::{node.op_type}",
             hint="--extension LIB.so brings an implementation, or replace the operator before export",

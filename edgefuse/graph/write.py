@@ -28,7 +28,8 @@ def model_to_proto(model: ir.Model) -> onnx.ModelProto:
 
 def model_to_bytes(model: ir.Model) -> bytes:
     """Return the model as the bytes of an ONNX file; the same model gives the same bytes."""
-    return model_to_proto(model).SerializeToString(deterministic=True)
+    data: bytes = model_to_proto(model).SerializeToString(deterministic=True)
+    return data
 
 
 def write_model(model: ir.Model, path: str | os.PathLike[str], external: bool = False) -> None:

@@ -71,7 +71,7 @@ def external_inputs(candidate: Candidate) -> tuple[Value, ...]:
 
 
 def make_columns(request: PlanRequest) -> tuple[list[Column], dict[tuple[str, str], str]]:
-    """Return the legal columns, and why each anchor was refused in a precision: (node, precision) -> reason."""
+    """Return the legal columns, and why a node alone was refused: (node, precision) -> reason."""
     columns: list[Column] = []
     refusals: dict[tuple[str, str], str] = {}
     for candidate in request.candidates:
@@ -100,8 +100,8 @@ def _outputs(candidate: Candidate, precision: Precision, allowed: Sequence[Preci
 def _refusal(candidate: Candidate, precision: Precision, output: Format, request: PlanRequest) -> str:
     if precision == "int8":
         for node in candidate.nodes:
-            if node.name in request.refused:
-                return request.refused[node.name]
+            if (node.name or "") in request.refused:
+                return request.refused[node.name or ""]
     if output.dtype == "int8" and any(v.is_graph_output() for v in candidate.outputs):
         return "a graph output keeps the user's float type"
     verdict = request.backend.legal(candidate, candidate.variants[0], precision, output, request.target)

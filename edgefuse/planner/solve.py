@@ -1,11 +1,12 @@
 """The integer program, and its one solver.
 
-Variables: x[c] in {0, 1} for each column; y[t, p, q] in [0, 1] for a conversion of tensor t from format p to q,
-one for each tensor and not for each edge, so that all readers share it.
+Variables: x[c] in {0, 1} for each column; y[t, p, q] in [0, 1] for a conversion of tensor t from format p to
+q, one for each tensor and not for each edge, so that all readers share it.
 
     cover      for each node v:                 sum of x[c] over columns that hold v = 1
-    supply     for each reader of t at q:       sum of its x[c] <= sum of x[c] that write t at q + sum over p of y[t, p, q]
-    source     for each y[t, p, q]:             y <= sum of x[c] that write t at p   (graph inputs are float32)
+    supply     for each reader of t at q:       sum of its x[c]
+                                                <= sum of x[c] that write t at q + sum over p of y[t, p, q]
+    source     for each y[t, p, q]:             y <= sum of x[c] that write t at p  (graph inputs: float32)
     accuracy   sum of loss[c] x[c] <= budget
     objective  sum of ms[c] x[c] + sum of ms[t, p, q] y[t, p, q]
 
@@ -162,8 +163,8 @@ def _format_rows(
         )
     for value in request.model.graph.outputs:
         if is_float(value) and value.producer() is not None:
-            key = (value.name or "", "float32")
-            rows.add({**writers.get(key, {}), **into.get(key, {})}, -np.inf, -1.0)
+            wanted = (value.name or "", "float32")
+            rows.add({**writers.get(wanted, {}), **into.get(wanted, {})}, -np.inf, -1.0)
 
 
 def _preference(request: PlanRequest, column: Column) -> float:
@@ -176,7 +177,7 @@ def _preference(request: PlanRequest, column: Column) -> float:
 
 @contextlib.contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """Send what C code prints to nowhere: the constructor of Highs writes a banner before any option can be set.
+    """Send what C code prints to nowhere: Highs() writes a banner before any option can be set.
 
     stdout is the result of a verb, so a line more makes `--json` unreadable.
     """
@@ -200,7 +201,7 @@ def _run(costs: np.ndarray, integers: int, rows: _Rows) -> tuple[np.ndarray, str
     import highspy
 
     with _quiet_stdout():
-        solver = highspy.Highs()
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (
         ("threads", 1),
         ("output_flag", False),

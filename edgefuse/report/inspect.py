@@ -26,11 +26,12 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     memory = found["memory"]
     print(
         f"activations: {format_bytes(memory['peak_bytes'])} in one arena "
-        f"(lower bound {format_bytes(memory['lower_bound_bytes'])}, unshared {format_bytes(memory['naive_bytes'])})"
+        f"(at least {format_bytes(memory['lower_bound_bytes'])}, "
+        f"unshared {format_bytes(memory['naive_bytes'])})"
     )
     roof = found["roofline"]
     print(
-        f"on {found['target']}: about {format_ms(roof['ms_estimate'])} at the roof (estimate), mostly {roof['bound']}; "
+        f"on {found['target']}: {format_ms(roof['ms_estimate'])} at the roof (estimate), {roof['bound']}; "
         f"{roof['intensity']:.1f} FLOP/byte, ridge at {roof['ridge']:.1f}"
     )
     shares = [
@@ -61,9 +62,7 @@ def print_inspection(found: Mapping[str, Any]) -> None:
 def _print_artifact(manifest: Mapping[str, Any]) -> None:
     target = manifest["target"]
     print(f"{manifest['name']}: schema {manifest['schema']}, by {manifest['producer']}")
-    print(
-        f"for {target['device']}@{target['runtime']} ({target['family']}), all files as signed for by their sha256"
-    )
+    print(f"for {target['device']}@{target['runtime']} ({target['family']}), every file has its sha256")
     for side in ("inputs", "outputs"):
         for entry in manifest[side]:
             print(f"{side[:-1]:7} {entry['name']} {entry['dtype']} {entry['shape']}")

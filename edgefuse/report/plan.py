@@ -41,7 +41,7 @@ def print_plan(plan: Plan, notes: Sequence[str] = ()) -> None:
     fused = sum(g.compute_nodes > 1 for g in plan.groups)
     print(
         f"{len(plan.groups)} groups ({fused} fused, {plan.count('int8')} int8, {plan.count('fp16')} fp16), "
-        f"{len(plan.conversions)} conversions, about {format_ms(plan.predicted_ms)} (estimate) on {plan.target}; "
+        f"{len(plan.conversions)} conversions; {format_ms(plan.predicted_ms)} (estimate) on {plan.target}; "
         f"solver: {plan.status}, gap {plan.gap:.2g}"
     )
     for note in notes:
@@ -52,15 +52,16 @@ def print_plan(plan: Plan, notes: Sequence[str] = ()) -> None:
 def explain_node(plan: Plan, node: str) -> dict[str, Any]:
     """Return what decided about a node: its group, the cost terms with their source, and what was refused.
 
-    node: the user's name or the internal one. Raises InputError with a suggestion where there is no such node.
+    node: the user's name or the internal one. Raises InputError with a suggestion where there is none.
     """
     group = plan.group_of(node)
     if group is None:
         known = [name for g in plan.groups for name in (*g.sources, *g.nodes)]
         raise InputError(f"the plan has no node {node!r}{did_you_mean(node, known)}")
     refused = [r for r in plan.rejected if set(r.nodes) & set(group.nodes)]
+    operators = " + ".join(group.operators)
     lines = [
-        f"{node}: group {group.id}, {' + '.join(group.operators)}, {group.precision}, writes {group.output.dtype}",
+        f"{node}: group {group.id}, {operators}, {group.precision}, writes {group.output.dtype}",
         f"why: {group.reason}",
         "cost: "
         + ", ".join(f"{t.name} {format_ms(t.ms)} ({t.provenance})" for t in group.cost)

@@ -13,7 +13,8 @@ __all__ = ["Progress", "silent", "terminal_progress"]
 class Progress(Protocol):
     """Called with what is being done, how much is done, and of how much (0 = not known)."""
 
-    def __call__(self, what: str, done: int, total: int) -> None: ...
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show that `done` of `total` is done of `what`."""
 
 
 def silent(what: str, done: int, total: int) -> None:

@@ -31,9 +31,8 @@ def print_target(described: Mapping[str, Any]) -> None:
     """Print a device's figures with source and confidence."""
     device = described["device"]
     print(f"{described['string']}: {device['title']}")
-    print(
-        f"  build: {'yes' if described['buildable'] else 'no'}   run here: {'yes' if described['usable'] else 'no'}"
-    )
+    build, run = ("yes" if described[key] else "no" for key in ("buildable", "usable"))
+    print(f"  build: {build}   run here: {run}")
     if described["why"]:
         print(f"  {described['why']}")
     rows = [

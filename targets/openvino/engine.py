@@ -1,9 +1,10 @@
 """Runs OpenVINO IR. Python 3.6 syntax; needs numpy and openvino."""
 
 import os
+from typing import Any, Dict, Mapping
 
 from edgefuse.errors import ArtifactError, DeviceError
-from edgefuse.runtime.engine import Engine, read_file
+from edgefuse.runtime.engine import Engine, Files, read_file
 
 __all__ = ["OpenVinoEngine", "load_engine"]
 
@@ -14,16 +15,14 @@ class OpenVinoEngine(Engine):
     `compiled` is the openvino.CompiledModel, for readback.
     """
 
-    def __init__(self, compiled, version, options):
-        # type: (Any, str, Mapping[str, Any]) -> None
+    def __init__(self, compiled: Any, version: str, options: Mapping[str, Any]) -> None:
         self.compiled = compiled
         self._version = version
         self._options = dict(options)
-        self._request = compiled.create_infer_request()  # type: Optional[Any]
+        self._request: Any = compiled.create_infer_request()
         self._outputs = [(sorted(port.get_names()), port) for port in compiled.outputs]
 
-    def run(self, feeds):
-        # type: (Mapping[str, Any]) -> Dict[str, Any]
+    def run(self, feeds: Mapping[str, Any]) -> Dict[str, Any]:
         """Return every output under each of its names; copies, so that a later call leaves them alone."""
         results = self._request.infer(dict(feeds), share_inputs=True, share_outputs=False)
         named = {}
@@ -32,21 +31,19 @@ class OpenVinoEngine(Engine):
                 named[name] = results[port]
         return named
 
-    def close(self):
-        # type: () -> None
+    def close(self) -> None:
         """Free the compiled model."""
         self._request = None
         self._outputs = []
         self.compiled = None
 
-    def describe(self):
-        # type: () -> Dict[str, Any]
+    def describe(self) -> Dict[str, Any]:
         """Return version, device, and the thread and stream counts that OpenVINO settled on."""
-        described = {
+        described: Dict[str, Any] = {
             "runtime": "openvino",
             "version": self._version,
             "device": str(self._options.get("device", "CPU")),
-        }  # type: Dict[str, Any]
+        }
         for key, name in (("threads", "INFERENCE_NUM_THREADS"), ("streams", "NUM_STREAMS")):
             try:
                 described[key] = int(self.compiled.get_property(name))
@@ -55,8 +52,7 @@ class OpenVinoEngine(Engine):
         return described
 
 
-def load_engine(files, entry, options):
-    # type: (Files, str, Mapping[str, Any]) -> OpenVinoEngine
+def load_engine(files: Files, entry: str, options: Mapping[str, Any]) -> OpenVinoEngine:
     """Return the payload compiled for this machine.
 
     options: device ("CPU"), hint ("LATENCY"), streams, inference_precision ("f32"), threads (absent: all
@@ -84,20 +80,18 @@ def load_engine(files, entry, options):
     return OpenVinoEngine(compiled, openvino.get_version().split("-")[0], options)
 
 
-def _tensor(openvino, weights):
-    # type: (Any, bytes) -> Any
+def _tensor(openvino: Any, weights: bytes) -> Any:
     import numpy as np
 
     array = np.frombuffer(weights, dtype=np.uint8)
     return openvino.Tensor(array.copy() if array.size else np.zeros(1, np.uint8))
 
 
-def _configuration(options):
-    # type: (Mapping[str, Any]) -> Dict[str, Any]
-    configuration = {
+def _configuration(options: Mapping[str, Any]) -> Dict[str, Any]:
+    configuration: Dict[str, Any] = {
         "PERFORMANCE_HINT": str(options.get("hint", "LATENCY")),
         "INFERENCE_PRECISION_HINT": str(options.get("inference_precision", "f32")),
-    }  # type: Dict[str, Any]
+    }
     if options.get("streams") is not None:
         configuration["NUM_STREAMS"] = int(options["streams"])
     if options.get("threads") is not None:
@@ -107,7 +101,6 @@ def _configuration(options):
     return configuration
 
 
-def _last_line(error):
-    # type: (BaseException) -> str
+def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

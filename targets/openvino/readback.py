@@ -23,7 +23,7 @@ _ADDED = (
 
 
 def kernels(compiled: Any) -> list[Kernel]:
-    """Return the kernels of a compiled model in execution order; ms where PERF_COUNT was on and a run was made."""
+    """Return the kernels of a compiled model in execution order; ms where profiling was on and a run made."""
     found = []
     for op in compiled.get_runtime_model().get_ordered_ops():
         info = op.get_rt_info()
