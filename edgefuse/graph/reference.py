@@ -68,7 +68,7 @@ class Reference:
     from the first run on: make a new Reference after the model was changed.
 
     >>> import onnx_ir as ir
-    >>> x = ir.Input("x", shape=ir.Shape([2]), type=ir.TensorType(ir.DataType.FLOAT))
+    >>> x = ir.val("x", dtype=ir.DataType.FLOAT, shape=[2])
     >>> node = ir.node("Relu", [x])
     >>> graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 20})
     >>> list(Reference(ir.Model(graph, ir_version=10)).run({"x": np.array([-1.0, 2.0])}).values())
