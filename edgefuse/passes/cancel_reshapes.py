@@ -7,8 +7,11 @@ import math
 import numpy as np
 
 from edgefuse.graph import (
+    Attr,
+    AttributeType,
     Model,
     Node,
+    Value,
     add_constant,
     add_node,
     attribute,
@@ -17,10 +20,17 @@ from edgefuse.graph import (
     input_value,
     remove_node,
     replace_value,
+    sole_reader,
 )
 from edgefuse.passes.contract import PassResult
 
 __all__ = ["cancel_reshapes"]
+
+# Operators of one input that compute each element from the element at the same place.
+POINTWISE = frozenset(
+    """Abs Cast Ceil Celu Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg Not
+    Reciprocal Relu Round Selu Sigmoid Sign Softplus Softsign Sqrt Swish Tanh ThresholdedRelu""".split()
+)
 
 # One dimension of a target: a number, -1 (what is left), 0 (as in the input), or None (not known).
 Target = list[int | None]
@@ -32,20 +42,71 @@ def cancel_reshapes(model: Model) -> PassResult:
     Takes: 1. Squeeze, Unsqueeze and Flatten whose result has at most one unknown dimension (-1), others being
     numbers, or copied from the same place of the input (0).  2. a Reshape whose constant target can be
     written plainer: 0 and -1 become numbers where they are known.  3. a Reshape after a Reshape: it reads
-    what the first one reads (the first stays where it is read elsewhere).
-    Leaves: 4. unknown rank, Squeeze
-    without axes of unknown dimensions, more than one size that is neither known nor copied.  5. a computed
-    target (fold_constants makes it constant where it can).  6. tensors with a dimension of 0.  7. the second
-    of two Reshapes where a 0 stays in its target.  8. nodes inside bodies.
-    Exact.  A runtime dimension of an
-    unknown size is taken to be at least 1.
+    what the first one reads (the first stays where it is read elsewhere).  4. a Reshape that restores the
+    shape from before a Reshape, where the one operator between works element by element, or along the last
+    dimension, which both kept (an old Softmax, raised): the operator runs without them.
+    Leaves: 5. unknown rank, Squeeze without axes of unknown dimensions, more than one size that is neither
+    known nor copied.  6. a computed target (fold_constants makes it constant where it can), but for case 4.
+    7. tensors with a dimension of 0.  8. the second of two Reshapes where a 0 stays in its target.  9. nodes
+    inside bodies.
+    Exact.  A runtime dimension of an unknown size is taken to be at least 1.
     """
-    changed = 0
-    for node in list(model.graph):
-        if node.domain == "" and node.op_type in _TARGETS:
-            changed += _rewrite(node)
+    changed, found = 0, -1
+    while found:  # each sweep leaves fewer nodes in a row, or more of them in their final form
+        found = 0
+        for node in list(model.graph):
+            if node.domain == "" and node.op_type in _TARGETS:
+                found += _without_detour(node) or _rewrite(node)
+        changed += found
     notes = (f"{changed} reshaping nodes joined or put in one form",) if changed else ()
     return PassResult("cancel_reshapes", changed, notes)
+
+
+def _without_detour(node: Node) -> bool:
+    """Let an operator between a Reshape and its undoing run on the original shape (case 4)."""
+    middle = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
+    if middle is None or middle.domain or sole_reader(middle.outputs[0]) is not node or not middle.inputs:
+        return False
+    flat = middle.inputs[0]
+    first = flat.producer() if flat is not None else None
+    if first is None or first.domain or first.op_type not in _TARGETS or first.graph is not node.graph:
+        return False
+    source = first.inputs[0]
+    if source is None or not _restores(node, source) or not _works_alike(middle, source):
+        return False
+    middle.replace_input_with(0, source)
+    middle.outputs[0].shape = source.shape.copy() if source.shape is not None else None
+    replace_value(node.outputs[0], middle.outputs[0])
+    remove_node(node)
+    return True
+
+
+def _restores(node: Node, source: Value) -> bool:
+    """Return whether a Reshape surely gives its result the shape of `source`."""
+    wanted = input_value(node, 1)
+    maker = wanted.producer() if wanted is not None else None
+    if maker is not None:
+        return maker.op_type == "Shape" and maker.inputs[0] is source and not maker.attributes
+    given, shape = constant(wanted), dims(source)
+    if given is None or shape is None or len(shape) != given.size or 0 in shape:
+        return False
+    differ = [i for i, (d, n) in enumerate(zip(shape, given, strict=True)) if d != n]
+    # the elements are the same in number: where all sizes but one are equal, so is the last one
+    return not differ or (len(differ) == 1 and given[differ[0]] == -1)
+
+
+def _works_alike(node: Node, source: Value) -> bool:
+    """Return whether the operator means the same on the shape of `source` as on the shape it reads."""
+    if node.op_type in POINTWISE and len([v for v in node.inputs if v is not None]) == 1:
+        return len(node.outputs) == 1
+    before, after = dims(source), dims(node.inputs[0])
+    if node.op_type not in ("Softmax", "LogSoftmax") or not before or not after:
+        return False
+    last = attribute(node, "axis", -1) in (-1, len(after) - 1) and isinstance(after[-1], int)
+    if last and after[-1] == before[-1]:
+        node.attributes["axis"] = Attr("axis", AttributeType.INT, -1)
+        return True
+    return False
 
 
 def _rewrite(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -49,13 +49,21 @@ def cancel_transposes(model: Model) -> PassResult:
     bodies.
     Exact: only the order of the elements changes.
     """
-    changed = 0
-    for node in list(model.graph):
-        if node.graph is None or not _is_transpose(node):
-            continue
-        changed += _join(node) or _to_reshape(node) or _through_region(node)
+    changed, found = 0, -1
+    while found:  # what one rewrite uncovers; each leaves fewer Transposes or shorter chains
+        found = sum(_join(node) or _through_region(node) for node in _transposes(model))
+        # last, since a region wants its operands as Transposes
+        found = found or sum(_to_reshape(node) for node in _transposes(model))
+        changed += found
     notes = (f"{changed} Transposes joined, removed or turned into Reshape",) if changed else ()
     return PassResult("cancel_transposes", changed, notes)
+
+
+def _transposes(model: Model) -> Iterator[Node]:
+    """Yield the Transposes of the main graph that are still there when their turn comes."""
+    for node in list(model.graph):
+        if node.graph is not None and _is_transpose(node):
+            yield node
 
 
 def _is_transpose(node: Node | None) -> bool:

@@ -60,7 +60,7 @@ def find_repeats(model: Model, minimum: int = 2) -> list[RepeatedGroup]:
     numbers: dict[str, int] = {}
     tokens = np.array([numbers.setdefault(_token(n), len(numbers)) for n in nodes], np.int64)
     groups = []
-    for length, starts in _chosen(tokens, minimum):
+    for length, starts in _chosen(tokens, _crossings(nodes), minimum):
         by_digest: dict[str, list[tuple[Node, ...]]] = {}
         for start in starts:
             segment = tuple(nodes[start : start + length])
@@ -128,13 +128,25 @@ def _described(value: Value | None) -> str:
     return f"{text}=weight"
 
 
-def _chosen(tokens: np.ndarray, minimum: int) -> Iterator[tuple[int, list[int]]]:
+def _crossings(nodes: Sequence[Node]) -> np.ndarray:
+    """Return int64 [nodes + 1]: how many values are written before each place and read at or after it."""
+    place = {node: index for index, node in enumerate(nodes)}
+    change = np.zeros(len(nodes) + 2, np.int64)
+    for node, index in place.items():
+        for value in node.outputs:
+            last = max((place.get(use.node, index) for use in value.uses()), default=index)
+            change[index + 1] += 1
+            change[last + 1] -= 1
+    return np.cumsum(change)[: len(nodes) + 1]
+
+
+def _chosen(tokens: np.ndarray, crossings: np.ndarray, minimum: int) -> Iterator[tuple[int, list[int]]]:
     """Yield (length, starts) of repeated runs that share no place, those that cover most first."""
     count = len(tokens)
     free = np.ones(count, bool)
     hashes = _prefix_hashes(tokens)
     heap = []
-    for start, length in _candidates(tokens, minimum):
+    for start, length in _candidates(tokens, crossings, minimum):
         places = _places(hashes, start, length, free)
         heap.append((-(len(places) - 1) * length, -length, start))
     heapq.heapify(heap)
@@ -152,8 +164,12 @@ def _chosen(tokens: np.ndarray, minimum: int) -> Iterator[tuple[int, list[int]]]
         yield -negative, places
 
 
-def _candidates(tokens: np.ndarray, minimum: int) -> list[tuple[int, int]]:
-    """Return (start, length) of runs that stand again at some distance, longest first, each content once."""
+def _candidates(tokens: np.ndarray, crossings: np.ndarray, minimum: int) -> list[tuple[int, int]]:
+    """Return (start, length) of runs that stand again at some distance, longest first, each content once.
+
+    Where a run follows itself, it may begin at several places: the one with the fewest values crossing it is
+    where a person would draw the line between two blocks.
+    """
     found: dict[int, tuple[int, int]] = {}
     hashes = _prefix_hashes(tokens)
     runs = []
@@ -163,7 +179,8 @@ def _candidates(tokens: np.ndarray, minimum: int) -> list[tuple[int, int]]:
         for start, end in zip(edges[::2], edges[1::2], strict=True):
             length = min(int(end - start), distance)
             if length >= minimum:
-                runs.append((length, int(start)))
+                spare = (int(end - start) % distance if end - start >= distance else 0) + 1
+                runs.append((length, int(start + np.argmin(crossings[start : start + spare]))))
     for length, start in sorted(runs, key=lambda r: (-r[0], r[1])):
         if len(found) >= _MOST_CANDIDATES:
             break

@@ -101,7 +101,9 @@ def fold_constants(model: Model) -> PassResult:
 
 
 def _is_foldable(node: Node) -> bool:
-    if not node.inputs or has_subgraphs(node) or is_random(node) or node.op_type in _QUANTIZERS:
+    if not node.inputs and node.op_type != "Constant":  # one that a branch held stands here after resolve_if
+        return False
+    if has_subgraphs(node) or is_random(node) or node.op_type in _QUANTIZERS:
         return False
     if any(value is not None and constant(value) is None for value in node.inputs):
         return False
@@ -133,6 +135,8 @@ def _is_storable(value: Value, array: object) -> bool:
 def _is_affordable(node: Node, inputs: list[np.ndarray | None]) -> bool:
     given = sum(array.nbytes for array in inputs if array is not None)
     limit = max(SMALL_BYTES, MAX_GROWTH * given)
+    if node.op_type == "Constant":
+        return True
     for value in node.outputs:
         shape = static_shape(value)
         if shape is None and node.op_type == "ConstantOfShape" and inputs[0] is not None:

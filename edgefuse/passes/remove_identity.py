@@ -23,8 +23,8 @@ from edgefuse.passes.contract import PassResult
 
 __all__ = ["remove_identity"]
 
-# Exporters write "to the end" of a Slice as any of these and more.
-_TO_THE_END = 2**31 - 1
+# No dimension is as long; exporters write "to the end" of a Slice as 10**9, 2**31 - 1, 2**63 - 1 and others.
+_TO_THE_END = 10**9
 # What an exporter writes for a size that it does not know: two of them are not the same size.
 _NAMELESS = ("", "?", "-1", "None")
 
@@ -156,9 +156,18 @@ def _slice(node: Node) -> bool:
     if _keeps_shape(node):
         return True
     starts, ends = constant(input_value(node, 1)), constant(input_value(node, 2))
-    if starts is None or ends is None:
+    axes_value = input_value(node, 3)
+    axes = constant(axes_value) if axes_value is not None else None
+    if starts is None or ends is None or (axes_value is not None and axes is None) or np.any(starts):
         return False
-    return not np.any(starts) and bool(np.all(ends >= _TO_THE_END))
+    found = dims(node.inputs[0])
+    chosen = range(ends.size) if axes is None else [int(a) for a in axes]
+    return all(_reaches_end(int(end), found, axis) for end, axis in zip(ends, chosen, strict=True))
+
+
+def _reaches_end(end: int, shape: tuple[int | str | None, ...] | None, axis: int) -> bool:
+    size = shape[axis] if shape is not None else None
+    return end >= (size if isinstance(size, int) else _TO_THE_END)
 
 
 def _of_one(node: Node) -> bool:

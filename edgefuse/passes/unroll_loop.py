@@ -75,6 +75,8 @@ def _stays_true(body: Graph) -> bool:
         if value is body.inputs[1] or scalar(value) == 1.0:
             return True
         producer = value.producer()
+        if producer is not None and producer.op_type == "Constant":
+            return bool(np.all(attribute(producer, "value", False)))
         if producer is None or producer.op_type not in ("Identity", "Cast"):
             return False
         value = producer.inputs[0]

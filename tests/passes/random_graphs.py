@@ -16,6 +16,10 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from edgefuse.graph import Model, clone_model, model_from_proto, model_to_proto
+from edgefuse.graph.reference import Reference, max_relative_error
+from edgefuse.passes.contract import Pass, PassResult
+
 __all__ = ["ModelCase", "random_models"]
 
 OPSET = 17
@@ -27,6 +31,22 @@ class ModelCase:
 
     proto: onnx.ModelProto
     feeds: dict[str, np.ndarray]
+
+    def check(self, run: Pass, tolerance: float = 1e-9) -> PassResult:
+        """Run a pass; assert that meaning and interface are kept and a second run finds nothing."""
+        model = model_from_proto(self.proto)
+        before = clone_model(model)
+        result = run(model)
+        assert _interface(model) == _interface(before)
+        onnx.checker.check_model(model_to_proto(model), full_check=True)
+        expected, got = Reference(before).run(self.feeds), Reference(model).run(self.feeds)
+        assert list(got) == list(expected)
+        for name, array in expected.items():
+            assert got[name].dtype == array.dtype
+            assert max_relative_error(got[name], array) <= tolerance, name
+        again = run(model)
+        assert not again, f"{again} changes again"
+        return result
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # what hypothesis prints of a failing case
         printer.text(repr(self))
@@ -41,6 +61,11 @@ class ModelCase:
         shapes = {name: array.shape for name, array in self.feeds.items()}
         outputs = [o.name for o in self.proto.graph.output]
         return f"ModelCase(inputs={shapes}, constants={constants},\n{nodes}\n  -> {outputs})"
+
+
+def _interface(model: Model) -> list[tuple[Any, ...]]:
+    inputs = [(v.name, v.dtype, v.shape) for v in model.graph.inputs]
+    return inputs + [(v.name, v.dtype) for v in model.graph.outputs]
 
 
 @dataclass
