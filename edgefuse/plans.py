@@ -56,7 +56,8 @@ class CostTerm(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct, frozen=True):
     """Nodes that run as one kernel.
 
-    nodes: internal names in topological order; sources: the user's names of the same nodes.
+    nodes: internal names in topological order; sources: the user's names of the same nodes; writes: the
+    tensors that leave the group.
     loss: predicted relative mean squared error at the outputs if this group runs in `precision` (0 = none).
     compute_nodes: how many of `nodes` compute (reshapes and the like do not count for fusion).
     reason: one line that a user reads: why this grouping and this precision.
@@ -66,6 +67,7 @@ class Group(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     sources: tuple[str, ...]
     operators: tuple[str, ...]
+    writes: tuple[str, ...]
     rule: str
     variant: str
     precision: Precision
@@ -145,10 +147,11 @@ class Plan(msgspec.Struct, frozen=True):
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def group_of(self, node: str) -> Group | None:
-        """Return the group that holds the node with this internal or user's name, or None."""
-        for group in self.groups:
-            if node in group.nodes or node in group.sources:
-                return group
+        """Return the group that holds the node of this internal or user's name, or writes the tensor; or None."""
+        for names in ("nodes", "sources", "writes"):
+            for group in self.groups:
+                if node in getattr(group, names):
+                    return group
         return None
 
     def count(self, precision: Precision) -> int:

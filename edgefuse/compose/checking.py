@@ -86,7 +86,7 @@ def _compare(
         loaded,
         session_call(reference),
         samples,
-        make_metric(name, labels=manifest["labels"]),
+        make_metric(name, labels=manifest["labels"], own_code=metric is not None),
         max_drop,
         progress=lambda done, total: progress("compare", done, total),
     )

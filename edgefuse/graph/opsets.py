@@ -57,7 +57,8 @@ def raise_opset(model: ir.Model, version: int = CANONICAL_OPSET) -> ir.Model:
     kept = {
         name: value
         for name, value in model.graph.initializers.items()
-        if value.const_value is not None and value.const_value.nbytes > _SET_ASIDE_BYTES
+        if value.const_value is not None
+        and (isinstance(value.const_value, ir.ExternalTensor) or value.const_value.nbytes > _SET_ASIDE_BYTES)
     }
     inputs = list(model.graph.inputs)
     for name, value in kept.items():

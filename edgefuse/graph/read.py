@@ -20,7 +20,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from edgefuse.errors import InputError, UnsupportedError
-from edgefuse.graph.access import SOURCE_KEY
+from edgefuse.graph.access import SOURCE_KEY, all_nodes
 from edgefuse.graph.opsets import check_opset, raise_opset
 from edgefuse.graph.shapes import infer_shapes
 
@@ -122,7 +122,11 @@ def _canonical(model: ir.Model, name: str, custom_domains: frozenset[str], diges
     common.RemoveInitializersFromInputsPass()(model)
     _fix_names(model)
     _check_numbers(model, name)
+    sources = {node.name: node.metadata_props[SOURCE_KEY] for node in all_nodes(model)}
     model = raise_opset(model)
+    for node in all_nodes(model):  # the converter keeps names, and drops metadata
+        if node.name in sources:
+            node.metadata_props[SOURCE_KEY] = sources[node.name]
     model.ir_version = max(int(model.ir_version or 0), 10)
     _settle_domains(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)

@@ -69,6 +69,7 @@ def _group(
         nodes=candidate.names,
         sources=tuple(source_name(node) for node in candidate.nodes),
         operators=candidate.operators,
+        writes=tuple(value.name or "" for value in candidate.outputs),
         rule=candidate.rule,
         variant=column.variant,
         precision=column.precision,

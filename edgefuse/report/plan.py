@@ -56,7 +56,7 @@ def explain_node(plan: Plan, node: str) -> dict[str, Any]:
     """
     group = plan.group_of(node)
     if group is None:
-        known = [name for g in plan.groups for name in (*g.sources, *g.nodes)]
+        known = [name for g in plan.groups for name in (*g.sources, *g.nodes, *g.writes)]
         raise InputError(f"the plan has no node {node!r}{did_you_mean(node, known)}")
     refused = [r for r in plan.rejected if set(r.nodes) & set(group.nodes)]
     operators = " + ".join(group.operators)
