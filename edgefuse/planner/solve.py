@@ -74,9 +74,14 @@ def solve(request: PlanRequest, columns: Sequence[Column]) -> Solution:
     if len(request.precisions) > 1:
         _format_rows(request, columns, conversions, rows)
     if request.budget is not None:
+        # Divided by the budget, since the solver's tolerance is absolute; what is over it alone is ruled out.
         losses = {i: c.loss for i, c in enumerate(columns) if c.loss > 0}
-        if losses:
-            rows.add(losses, -np.inf, request.budget)
+        over = {i: 1.0 for i, loss in losses.items() if loss > request.budget}
+        within = {i: loss / request.budget for i, loss in losses.items() if i not in over}
+        if over:
+            rows.add(over, 0.0, 0.0)
+        if within:
+            rows.add(within, -np.inf, 1.0)
     costs = [c.ms + _preference(request, c) for c in columns] + [c[3].ms for c in conversions]
     values, status, gap, version = _run(np.array(costs), len(columns), rows)
     taken = tuple(c for c, x in zip(columns, values, strict=False) if x > 0.5)
