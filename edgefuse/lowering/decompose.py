@@ -111,9 +111,16 @@ def _replace(node: Node, new: Sequence[Value | None]) -> None:
 
 
 def _choice(node: Node, reader: Reader) -> list[Decomposition]:
-    """Return the decompositions of the operator whose own operators the reader can have, best first."""
-    rows = decompositions().get(node.op_type, ())
-    return [row for row in rows if all(_reachable(name, reader, {node.op_type}) for name in row.needs)]
+    """Return the decompositions of the operator whose own operators the reader can have, best first.
+
+    Those that it reads as they are come before those that need another round.
+    """
+    rows = [
+        row
+        for row in decompositions().get(node.op_type, ())
+        if all(_reachable(name, reader, {node.op_type}) for name in row.needs)
+    ]
+    return sorted(rows, key=lambda row: any(reader.form(name) is None for name in row.needs))
 
 
 def _reachable(op_type: str, reader: Reader, above: set[str]) -> bool:

@@ -26,6 +26,17 @@ from edgefuse.lowering.step_down import step_down
 __all__ = ["LoweringNotes", "lower_model"]
 
 
+# The passes that may run after the decomposition: none of them recovers a pattern.
+_FOLDING = (
+    "resolve_if",
+    "fold_constants",
+    "remove_identity",
+    "eliminate_common_subexpressions",
+    "remove_dead_code",
+)
+_MOST_ROUNDS = 24
+
+
 @dataclass(frozen=True, slots=True)
 class LoweringNotes:
     """What the user should know.
@@ -99,12 +110,17 @@ def _simplify(model: Model) -> None:
 
 def _fold(model: Model) -> None:
     """Fold what the decompositions left foldable, without the passes that recover patterns."""
-    from edgefuse.passes.fold_constants import fold_constants
-    from edgefuse.passes.remove_dead_code import remove_dead_code
+    from edgefuse.passes.pipeline import load_pass
 
-    fold_constants(model)
-    remove_dead_code(model)
-    infer_shapes(model)
+    for _ in range(_MOST_ROUNDS):
+        changed = 0
+        for name in _FOLDING:
+            found = load_pass(name)(model)
+            changed += found.changed
+            if found:
+                infer_shapes(model)
+        if not changed:
+            return
 
 
 def _require_sizes(model: Model) -> None:

@@ -85,6 +85,11 @@ class _Settler:
         self.casts = Casts()
         self.counts: Counter[str] = Counter()
         self.converted: dict[tuple[Value, DataType], Value] = {}
+        self.before = {
+            value: value.dtype
+            for graph in model.graphs()
+            for value in (*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs))
+        }
 
     def run(self) -> Casts:
         graph = self.model.graph
@@ -169,15 +174,14 @@ class _Settler:
         both = standard & target if target else standard
         for dtype in (wanted, *_WIDER.get(wanted, ())):
             if dtype in both:
-                if dtype != wanted:
-                    self._note_widening(node, wanted, dtype)
+                self._note_widening(node, self.before.get(values[0]) or wanted, dtype)
                 return dtype
         if wanted != found[0] and found[0] in standard and not target:
             return found[0]
         raise refusal(node, f"the target has no {node.op_type} of {wanted.name.lower()}")
 
     def _note_widening(self, node: Node, wanted: DataType, dtype: DataType) -> None:
-        if wanted in _SMALL and node.op_type in _WRAPPING:
+        if wanted in _SMALL and dtype != wanted and node.op_type in _WRAPPING:
             raise refusal(
                 node, f"the target has no {node.op_type} of {wanted.name.lower()}, which wraps around"
             )

@@ -149,7 +149,7 @@ def _integer_product(node: Node, make: Builder) -> list[Value]:
 DECOMPOSITIONS = (
     Decomposition("QuantizeLinear", ("Div", "Round", "Add", "Clip", "Cast"), _quantize),
     Decomposition("DequantizeLinear", ("Cast", "Sub", "Mul"), _dequantize),
-    Decomposition("QLinearConv", ("DequantizeLinear", "Conv", "QuantizeLinear"), _qlinear_conv),
+    Decomposition("QLinearConv", ("DequantizeLinear", "Mul", "Conv", "QuantizeLinear"), _qlinear_conv),
     Decomposition("QLinearMatMul", ("DequantizeLinear", "MatMul", "QuantizeLinear"), _qlinear_matmul),
     Decomposition("MatMulInteger", ("Cast", "Sub", "MatMul"), _integer_product),
     Decomposition("ConvInteger", ("Cast", "Sub", "Conv"), _integer_product),
