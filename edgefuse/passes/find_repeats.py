@@ -180,7 +180,8 @@ def _candidates(tokens: np.ndarray, crossings: np.ndarray, minimum: int) -> list
             length = min(int(end - start), distance)
             if length >= minimum:
                 spare = (int(end - start) % distance if end - start >= distance else 0) + 1
-                runs.append((length, int(start + np.argmin(crossings[start : start + spare]))))
+                places = crossings[start : start + spare][::-1]  # the last of equals: Relu ends a block
+                runs.append((length, int(start) + spare - 1 - int(np.argmin(places))))
     for length, start in sorted(runs, key=lambda r: (-r[0], r[1])):
         if len(found) >= _MOST_CANDIDATES:
             break

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 
 from edgefuse.graph import Model, infer_shapes
 from edgefuse.passes.contract import Pass, PassResult
@@ -56,7 +55,7 @@ def canonicalize(model: Model) -> list[PassResult]:
     nothing). A second call changes nothing. Where MAX_ROUNDS is reached, the model is right but may be not
     the smallest, and a last result named "pipeline" says which passes were still changing it.
     """
-    passes = {name: load_pass(name) for name in ORDER if find_spec(f"edgefuse.passes.{name}")}
+    passes = {name: load_pass(name) for name in ORDER}
     changed = dict.fromkeys(ORDER, 0)
     notes: dict[str, list[str]] = {name: [] for name in ORDER}
     version = 0  # counts changes of the model

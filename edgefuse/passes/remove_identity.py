@@ -133,7 +133,9 @@ def _cast(node: Node) -> bool:
 
 def _cast_like(node: Node) -> bool:
     source, like = node.inputs[0], node.inputs[1]
-    return source is not None and like is not None and source.dtype is not None and source.dtype == like.dtype
+    if source is None or like is None or source.dtype is None:
+        return False
+    return bool(source.dtype == like.dtype)
 
 
 def _transpose(node: Node) -> bool:
