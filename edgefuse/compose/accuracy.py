@@ -73,13 +73,18 @@ class Judge:
 
 
 def session_call(model: Model) -> Call:
-    """Return a function that runs `model` in ONNX Runtime, optimiser off: feeds in, outputs by name out."""
+    """Return a function that runs `model` in ONNX Runtime, optimiser off: feeds in, outputs by name out.
+
+    Feeds are of the user's dtypes; where a target narrowed an input (int64 indices to int32), they are cast.
+    """
     session = judge_session(model_to_bytes(model))
     names = [value.name or "" for value in model.graph.outputs]
+    dtypes = {info.name: info.dtype for info in map(tensor_info, model.graph.inputs)}
 
     def call(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            return dict(zip(names, session.run(names, feeds), strict=True))
+            given = {name: array.astype(dtypes[name], copy=False) for name, array in feeds.items()}
+            return dict(zip(names, session.run(names, given), strict=True))
         except Exception as error:  # onnxruntime's errors share no base class
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
             raise InputError(

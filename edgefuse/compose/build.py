@@ -22,7 +22,7 @@ from edgefuse.compose.options import BuildOptions, with_config
 from edgefuse.compose.package import pack
 from edgefuse.compose.payloads import Built, lower_payload, race_payloads, read_back, runs_here
 from edgefuse.compose.planning import Int8Tables, float_plan, int8_plan, measure_tables
-from edgefuse.compose.prepare import Prepared, find_target, prepare
+from edgefuse.compose.prepare import Prepared, find_target, load_model, prepare, tensor_info
 from edgefuse.compose.reporting import build_report
 from edgefuse.datasets import Dataset, open_dataset
 from edgefuse.errors import InputError, UnsupportedError, UsageError
@@ -152,15 +152,15 @@ class _Build:
         options = self.options
         assert options.model is not None
         self.progress("read and canonicalise", 0, 1)
-        prepared = prepare(options.model, self.target, options.shapes)
+        original = load_model(options.model, options.shapes)
+        data, sizes = None, {}
+        if options.calib is not None:
+            infos = tuple(tensor_info(value) for value in original.graph.inputs)
+            data = open_dataset(options.calib, infos, self.preprocess, labels=self.labels)
+            data = data.spread(CALIBRATION_SAMPLES)
+            sizes = {name: array.shape for name, array in data[0].feeds.items()}
+        prepared = prepare(original, self.target, sizes)
         self.progress("read and canonicalise", 1, 1)
-        if options.calib is None:
-            return prepared, None
-        data = open_dataset(options.calib, prepared.inputs, self.preprocess, labels=self.labels)
-        data = data.spread(CALIBRATION_SAMPLES)
-        sizes = {name: array.shape for name, array in data[0].feeds.items()}
-        if any(not isinstance(d, int) for info in prepared.inputs for d in info.shape):
-            prepared = prepare(options.model, self.target, options.shapes, sizes)
         return prepared, data
 
     def _evaluation(self, prepared: Prepared, calibration: Dataset | None) -> Dataset | None:

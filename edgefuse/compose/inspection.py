@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefuse.analysis import memory_plan, roofline, summarize
 from edgefuse.artifact.read import open_artifact
-from edgefuse.compose.prepare import find_target, prepare
+from edgefuse.compose.prepare import find_target, load_model, prepare
 from edgefuse.device import Precision
 from edgefuse.errors import UnsupportedError
 from edgefuse.passes import find_repeats
@@ -23,7 +23,7 @@ def inspect_model(
     path: str | os.PathLike[str], target: str, shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
     """Return totals, shares by operator, the dearest nodes, memory, and what bounds each on the target."""
-    prepared = prepare(os.fspath(path), find_target(target), shapes)
+    prepared = prepare(load_model(os.fspath(path), shapes), find_target(target))
     device = prepared.target.device
     summary = summarize(prepared.costed)
     memory = memory_plan(prepared.costed)
