@@ -19,6 +19,7 @@ from edgefuse.graph import (
     sole_reader,
 )
 from edgefuse.passes.channel_affine import ChannelAffine, affine_of_node, drop_unused, rounded
+from edgefuse.passes.commute_scale import fold_scale_behind_shift, fold_scale_past_layout
 from edgefuse.passes.contract import PassResult
 from edgefuse.passes.into_consumer import fold_into_consumer
 from edgefuse.passes.into_producer import fold_into_producer
@@ -38,11 +39,14 @@ def fold_scale_shift(model: Model) -> PassResult:
     2. before Conv, ConvTranspose, Gemm, MatMul: into the weight, and W.shift onto the bias.
     3. chains of such nodes with constants along one axis (x * a * b, x + a + b, (x * a + b) * c ...): merged
        into at most one Mul and one Add where that makes fewer nodes; what comes to x itself disappears.
+    4. s * x + t before a padded Conv, s one number: the Conv takes s, x + t / s stays.
+    5. x * s, s one number, with Reshape, Transpose, Flatten, Squeeze, Unsqueeze, Slice or an average pooling
+       between it and such weights (the 1/sqrt(d) on the queries of an attention).
 
     Constants may be scalars, [C, 1, 1], [1, C, 1, 1], [N] after Gemm or MatMul, with either operand order;
-    Sub(constant, x) too. Left: a constant along another axis (width), along two axes, or of a higher rank than
-    x; a shift before zero padding or before ConvTranspose (a scale passes both); a tensor that is read elsewhere
-    or is a graph output; computed weights, a MatMul with its constant on the left; integers; shifts so large
+    Sub(constant, x) too. Left: a constant along another axis (width), along two axes, or of a higher rank
+    than x; a shift before zero padding or before ConvTranspose (a scale passes both); a tensor that is read
+    elsewhere or is a graph output; computed weights, a MatMul with its constant on the left; integers; shifts so large
     that they round on purpose; results that would overflow or vanish in their dtype.
 
     Exact in real arithmetic; the constants are computed in float64 and rounded once (float32: 6e-8 relative),
@@ -61,6 +65,8 @@ def _sweep(model: Model) -> int:
     changed = sum(fold_into_producer(model, affine) for affine in _affines(list(all_nodes(model))))
     backward = list(all_nodes(model))[::-1]
     changed += sum(fold_into_consumer(model, affine) for affine in _affines(backward))
+    changed += sum(fold_scale_behind_shift(model, affine) for affine in _affines(backward))
+    changed += sum(fold_scale_past_layout(model, affine) for affine in _affines(backward))
     return changed + sum(_merge(model, chain) for chain in _chains(model))
 
 

@@ -80,10 +80,8 @@ def _per_channel(array: np.ndarray | None, channels: int, rank: int, default: fl
         return np.full(channels, default)
     if array.size == 1:
         return np.full(channels, float(array.reshape(())))
-    wide = array.reshape((1,) * (rank - array.ndim) + array.shape)
-    if wide.size != channels or wide.shape[1] != channels:
-        return None
-    return wide.reshape(-1)
+    sizes = [1] * (rank - array.ndim) + list(array.shape)
+    return array.reshape(-1) if array.size == sizes[1] == channels else None
 
 
 def _written(model: Model, found: Normalization) -> bool:

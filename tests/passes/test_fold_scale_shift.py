@@ -234,6 +234,102 @@ def test_preprocessing_before_an_unpadded_conv_is_gone() -> None:
     assert ops(model) == {"Conv": 1}
 
 
+# --- a scalar factor that is moved first ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub"])
+@pytest.mark.parametrize("shape", [(), (4, 1, 1)])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_4_scale_behind_a_shift_before_padding(kind: str, shape: tuple[int, ...], transposed: bool) -> None:
+    b = Build()
+    x = affine(b, kind, affine(b, "Mul", b.op("HardSwish", b.x([1, 4, 6, 6])), ()), shape)
+    y = b.op("ConvTranspose", x, b.rand(4, 3, 3, 3), pads=[1] * 4) if transposed else conv(b, x, 4, 4)
+    model = b.y(y).model()
+    assert apply(fold_scale_shift, model, FOLD).changed == 1
+    assert ops(model)["Mul"] == 0
+    assert ops(model)[kind] == 1
+    assert not dead_constants(model)
+
+
+def test_4_left_for_channel_scales_other_readers_and_tiny_factors() -> None:
+    b = Build()
+    x = affine(b, "Add", affine(b, "Mul", b.x([1, 4, 6, 6]), (4, 1, 1)), ())
+    assert not apply(fold_scale_shift, b.y(conv(b, x, 4, 4)).model())
+    b = Build()
+    x = affine(b, "Add", affine(b, "Mul", b.x([1, 4, 6, 6]), ()), ())
+    assert not apply(fold_scale_shift, b.y(conv(b, x, 4, 4), conv(b, x, 4, 4)).model())
+    b = Build()
+    m = affine(b, "Mul", b.x([1, 4, 6, 6]), ())
+    assert not apply(fold_scale_shift, b.y(conv(b, affine(b, "Add", m, ()), 4, 4), m).model())
+    b = Build()
+    x = affine(b, "Add", b.op("Mul", b.x([1, 4, 6, 6]), b.w(1e-6)), ())
+    assert not apply(fold_scale_shift, b.y(conv(b, x, 4, 4)).model())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_5_query_scale_behind_reshape_and_transpose(bias: bool) -> None:
+    b = Build()
+    q = b.op("MatMul", b.x([1, 6, 8]), b.rand(8, 8))
+    q = b.op("Add", q, b.rand(8)) if bias else q
+    q = b.op("Transpose", b.op("Reshape", q, b.ints(1, 6, 2, 4)), perm=[0, 2, 1, 3])
+    k = b.x([1, 2, 4, 6], "k")
+    model = b.y(b.op("MatMul", b.op("Div", q, b.w(2.0)), k)).model()
+    assert apply(fold_scale_shift, model, FOLD).changed == 1
+    assert ops(model)["Div"] == ops(model)["Mul"] == 0
+    assert ops(model)["MatMul"] == 2
+
+
+@pytest.mark.parametrize("layout", ["Flatten", "Reshape", "pool"])
+def test_5_factor_before_flatten_and_gemm(layout: str) -> None:
+    b = Build()
+    x = b.op("Mul", b.w(0.8), b.op("Relu", b.x([2, 4, 3, 3])))
+    count = 36
+    if layout == "pool":
+        x, count = b.op("GlobalAveragePool", x), 4
+    x = b.op("Flatten", x) if layout != "Reshape" else b.op("Reshape", x, b.ints(0, -1))
+    model = b.y(b.op("Gemm", x, b.rand(count, 5), b.rand(5))).model()
+    assert apply(fold_scale_shift, model, FOLD).changed == 1
+    assert ops(model)["Mul"] == 0
+
+
+def test_5_factor_of_more_dimensions_than_the_flattened_tensor() -> None:
+    b = Build()
+    x = affine(b, "Mul", b.op("Relu", b.x([2, 4, 3, 3])), (1, 1, 1, 1))
+    model = b.y(b.op("MatMul", b.op("Flatten", x), b.rand(36, 5))).model()
+    assert apply(fold_scale_shift, model, FOLD).changed == 1
+    assert ops(model) == {"Relu": 1, "Flatten": 1, "MatMul": 1}
+
+
+def test_5_overflow_of_float16_is_left() -> None:
+    b = Build(dtype=np.float16)
+    x = b.op("Flatten", b.op("Mul", b.op("Relu", b.x([2, 4, 3, 3])), b.w(600.0)))
+    assert not fold_scale_shift(b.y(b.op("MatMul", x, b.w(np.full((36, 5), 600.0)))).model())
+
+
+def test_5_left_for_channel_factors_shifts_and_other_readers() -> None:
+    for kind, shape in (("Mul", (4, 1, 1)), ("Add", ())):
+        b = Build()
+        x = b.op("Flatten", affine(b, kind, b.op("Relu", b.x([2, 4, 3, 3])), shape))
+        assert not apply(fold_scale_shift, b.y(b.op("MatMul", x, b.rand(36, 5))).model())
+    b = Build()
+    x = affine(b, "Mul", b.op("Relu", b.x([2, 4])), ())
+    flat = b.op("Reshape", x, b.ints(0, -1))
+    assert not apply(fold_scale_shift, b.y(b.op("MatMul", flat, b.rand(4, 5)), flat).model())
+    b = Build()
+    q = b.op("MatMul", b.x([1, 6, 8]), b.rand(8, 8))
+    r = b.op("Reshape", q, b.ints(1, 6, 2, 4))
+    assert not apply(fold_scale_shift, b.y(affine(b, "Mul", r, ()), q).model())
+
+
+def test_5_the_tensor_that_is_moved_may_be_a_graph_output() -> None:
+    b = Build()
+    out = affine(b, "Mul", b.op("Reshape", conv(b, b.x([1, 4, 3, 3]), 4, 4), b.ints(1, 36)), ())
+    model = b.y(out).model()
+    apply(fold_scale_shift, model, FOLD)
+    assert ops(model) == {"Conv": 1, "Reshape": 1}
+    assert model.graph.outputs[0].name == out
+
+
 # --- merging ----------------------------------------------------------------------------------------------
 
 
