@@ -8,6 +8,7 @@ from edgefuse.graph import (
     Model,
     Node,
     Value,
+    add_constant,
     add_node,
     constant,
     dims,

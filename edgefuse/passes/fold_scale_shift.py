@@ -46,8 +46,8 @@ def fold_scale_shift(model: Model) -> PassResult:
     Constants may be scalars, [C, 1, 1], [1, C, 1, 1], [N] after Gemm or MatMul, with either operand order;
     Sub(constant, x) too. Left: a constant along another axis (width), along two axes, or of a higher rank
     than x; a shift before zero padding or before ConvTranspose (a scale passes both); a tensor that is read
-    elsewhere or is a graph output; computed weights, a MatMul with its constant on the left; integers; shifts so large
-    that they round on purpose; results that would overflow or vanish in their dtype.
+    elsewhere or is a graph output; computed weights, a MatMul with its constant on the left; integers; shifts
+    so large that they round on purpose; results that would overflow or vanish in their dtype.
 
     Exact in real arithmetic; the constants are computed in float64 and rounded once (float32: 6e-8 relative),
     and a merge saves one rounding of the tensor, so it is never less accurate. Shared weights are copied.
@@ -107,7 +107,8 @@ def _chains(model: Model) -> list[list[ChannelAffine]]:
 
 def _merge(model: Model, chain: list[ChannelAffine]) -> bool:
     """Write a chain as one Mul and one Add where that makes fewer nodes; return whether it did."""
-    total = _composed(chain)
+    first = affine_of_node(chain[0].node)  # read anew: merging the chain before may have replaced its input
+    total = _composed([first, *chain[1:]]) if first is not None else None
     if total is None or int(total.scales) + int(total.shifts) >= len(chain):
         return False
     last = chain[-1].node
