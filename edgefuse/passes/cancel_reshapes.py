@@ -72,7 +72,7 @@ def _without_detour(node: Node) -> bool:
     if first is None or first.domain or first.op_type not in _TARGETS or first.graph is not node.graph:
         return False
     source = first.inputs[0]
-    if source is None or not _restores(node, source) or not _works_alike(middle, source):
+    if source is None or not _restores(node, source) or not _works_alike(middle, first, source):
         return False
     middle.replace_input_with(0, source)
     middle.outputs[0].shape = source.shape.copy() if source.shape is not None else None
@@ -95,15 +95,17 @@ def _restores(node: Node, source: Value) -> bool:
     return not differ or (len(differ) == 1 and given[differ[0]] == -1)
 
 
-def _works_alike(node: Node, source: Value) -> bool:
-    """Return whether the operator means the same on the shape of `source` as on the shape it reads."""
+def _works_alike(node: Node, first: Node, source: Value) -> bool:
+    """Return whether the operator means the same on `source` as on the shape that `first` gives it."""
     if node.op_type in POINTWISE and len([v for v in node.inputs if v is not None]) == 1:
         return len(node.outputs) == 1
     before, after = dims(source), dims(node.inputs[0])
     if node.op_type not in ("Softmax", "LogSoftmax") or not before or not after:
         return False
-    last = attribute(node, "axis", -1) in (-1, len(after) - 1) and isinstance(after[-1], int)
-    if last and after[-1] == before[-1]:
+    if attribute(node, "axis", -1) not in (-1, len(after) - 1):
+        return False
+    kept = first.op_type == "Flatten" and attribute(first, "axis", 1) in (-1, len(before) - 1)
+    if kept or (isinstance(after[-1], int) and after[-1] == before[-1]):
         node.attributes["axis"] = Attr("axis", AttributeType.INT, -1)
         return True
     return False

@@ -7,6 +7,7 @@ from importlib import import_module
 
 from edgefuse.graph import Model, infer_shapes
 from edgefuse.passes.contract import Pass, PassResult
+from edgefuse.passes.name_dimensions import name_dimensions
 
 __all__ = ["MAX_ROUNDS", "ORDER", "canonicalize"]
 
@@ -61,6 +62,7 @@ def canonicalize(model: Model) -> list[PassResult]:
     version = 0  # counts changes of the model
     settled = dict.fromkeys(ORDER, -1)  # the version at which a pass last found nothing to do
     active: list[str] = []
+    name_dimensions(model)
     for _ in range(MAX_ROUNDS):
         active = []
         for name, run in passes.items():
@@ -75,6 +77,7 @@ def canonicalize(model: Model) -> list[PassResult]:
             changed[name] += result.changed
             notes[name].extend(result.notes)
             infer_shapes(model)
+            name_dimensions(model)
         if not active:
             break
     results = [PassResult(name, changed[name], tuple(dict.fromkeys(notes[name]))) for name in ORDER]

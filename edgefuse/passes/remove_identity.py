@@ -181,11 +181,13 @@ def _split(node: Node) -> bool:
 
 
 def _expand(node: Node) -> bool:
-    shape = constant(input_value(node, 1))
-    rank = dims(node.inputs[0])
-    if shape is not None and rank is not None and shape.size <= len(rank) and bool(np.all(shape == 1)):
-        return True
-    return _keeps_shape(node)
+    target, shape = constant(input_value(node, 1)), dims(node.inputs[0])
+    if target is None or shape is None:
+        return _keeps_shape(node)
+    if target.size > len(shape):
+        return False
+    tail = shape[len(shape) - target.size :]
+    return all(n == 1 or n == d for n, d in zip(target.tolist(), tail, strict=True))
 
 
 def _tile(node: Node) -> bool:
@@ -261,7 +263,7 @@ def _clip(node: Node) -> bool:
 
 
 def _block_of_one(node: Node) -> bool:
-    return attribute(node, "blocksize") == 1
+    return bool(attribute(node, "blocksize") == 1)
 
 
 _RULES: dict[str, Callable[[Node], bool]] = {

@@ -102,6 +102,14 @@ class SizeTracker:
     def __init__(self) -> None:
         self._found: dict[Value, SizeTensor] = {}
         self._held: list[Value] = []  # keeps id() of a value without symbols unique
+        self.same: dict[str, Size] = {}  # names found to be another size (a number, or one other name)
+
+    def resolved(self, name: str) -> Size | None:
+        """Return the size that a name was found to be, or None where it stands for itself."""
+        found = self.same.get(name)
+        while found is not None and found.names and found.names[0] in self.same:
+            found = self.same[found.names[0]]
+        return found
 
     def of(self, value: Value | None) -> SizeTensor | None:
         """Return the elements of a value, or None where nothing is known of it."""
@@ -129,7 +137,7 @@ class SizeTracker:
                 self._held.append(value)
                 sizes.append(Size(1, (f"?{id(value)}.{axis}",)))
             else:
-                sizes.append(Size(1, (d,)))
+                sizes.append(self.resolved(d) or Size(1, (d,)))
         return tuple(sizes)
 
     def visit(self, node: Node) -> None:

@@ -107,9 +107,12 @@ class _Builder:
         self.shapes[name] = shape
         return name
 
-    def any_value(self, rank: int | None = None) -> str | None:
-        found = [n for n, s in self.shapes.items() if rank is None or len(s) == rank]
-        return self.draw(st.sampled_from(found)) if found else None
+    def any_value(self) -> str:
+        return str(self.draw(st.sampled_from(list(self.shapes))))
+
+    def ranked(self, rank: int) -> str | None:
+        found = [n for n, s in self.shapes.items() if len(s) == rank]
+        return str(self.draw(st.sampled_from(found))) if found else None
 
 
 def _unary(b: _Builder) -> None:
@@ -236,7 +239,7 @@ def _transpose(b: _Builder) -> None:
 
 
 def _conv(b: _Builder) -> None:
-    x = b.any_value(4)
+    x = b.ranked(4)
     if x is None or min(b.shapes[x][2:]) < 1 or max(b.shapes[x]) > 64:
         return
     if b.draw(st.integers(0, 2)) == 0:
@@ -273,7 +276,7 @@ def _padded(b: _Builder, x: str) -> str:
 
 
 def _pool(b: _Builder) -> None:
-    x = b.any_value(4)
+    x = b.ranked(4)
     if x is None or min(b.shapes[x][2:]) < 2:
         return
     if b.draw(st.booleans()):
@@ -290,7 +293,7 @@ def _pool(b: _Builder) -> None:
 
 
 def _gemm(b: _Builder) -> None:
-    x = b.any_value(2)
+    x = b.ranked(2)
     if x is None or b.shapes[x][1] > 64:
         return
     rows, inner = b.shapes[x]

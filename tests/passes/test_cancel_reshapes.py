@@ -130,6 +130,8 @@ def softmax(shape: Dims, cut: int, back: str, op: str = "Softmax", read: bool = 
     ("shape", "cut", "back", "op"),
     [
         (["N", "M", 5], 2, "shape", "Softmax"),
+        (["N", 5, "M"], 2, "shape", "Softmax"),
+        (["N", 5, "M"], -1, "shape", "LogSoftmax"),
         ([2, 3, 5], 2, "shape", "Softmax"),
         ([2, 3, 5], 2, "2 3 5", "Softmax"),
         (["N", 3, 5], 2, "-1 3 5", "LogSoftmax"),

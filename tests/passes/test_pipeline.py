@@ -60,7 +60,7 @@ def check_both(original: str, model: Model, feeds: Mapping[str, np.ndarray], tol
     """Assert that ONNX Runtime, optimiser off, gives the same for the file and for the canonical model.
 
     Where they differ by more than `tolerance`, the model itself must be as sensitive: the file in float32 is
-    compared with the file in float64, and the canonical model may stand four times as far from it.  (Measured:
+    compared with the file in float64, and the canonical model may stand four times as far from it. (Measured:
     ppocrv4_det on a page has 2e-5 of its own, and its canonical form in float64 differs by 1e-5.)
     """
     first, second = judge_session(original), judge_session(model_to_bytes(model))

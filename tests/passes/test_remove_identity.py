@@ -170,6 +170,22 @@ def test_reshape_of_one_unknown_size_is_taken_and_of_two_left() -> None:
         assert apply(remove_identity, b.model(), M=3).changed == changed
 
 
+@pytest.mark.parametrize(("target", "changed"), [((1, 3), 1), ((3,), 1), ((2, 3), 0), ((1, 1, 3), 0)])
+def test_expand_among_unknown_sizes(target: tuple[int, ...], changed: int) -> None:
+    b = Build()
+    x = b.op("Relu", b.x(["N", 3]))
+    b.y(b.op("Neg", b.op("Expand", x, b.ints(*target))))
+    assert apply(remove_identity, b.model(), N=2).changed == changed
+
+
+@pytest.mark.parametrize(("end", "changed"), [(10**9, 1), (2**31 - 1, 1), (3, 0)])
+def test_slice_among_unknown_sizes(end: int, changed: int) -> None:
+    b = Build()
+    x = b.op("Relu", b.x(["N", 3]))
+    b.y(b.op("Neg", b.op("Slice", x, b.ints(0, 0), b.ints(3, end), b.ints(1, 0))))
+    assert apply(remove_identity, b.model(), N=5).changed == changed
+
+
 def test_integer_constants_and_dtypes_stay() -> None:
     b = Build()
     x = b.op("Cast", b.x([4], element=TensorProto.INT64), to=TensorProto.INT32)
