@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgefuse.errors import UnsupportedError
-from edgefuse.graph import DataType, Node, attribute, constant, input_value, source_name
+from edgefuse.graph import DataType, Node, Value, attribute, constant, input_value, source_name
 from edgefuse.graph.schemas import OperatorForm, operator_form
 
 __all__ = ["OLDEST_TARGET_OPSET", "OperatorLimit", "Reader", "refusal"]
@@ -20,8 +20,8 @@ class OperatorLimit:
     """What a reader asks of one operator beyond the ONNX standard.
 
     types: element types that it computes in (empty = those of the standard).  constant_inputs: indices of
-    inputs that must be constants.  attributes: name -> values that it takes.  max_outputs: outputs that it
-    writes (None = all).  data_dependent: the size of the result depends on data.  reason: for the user.
+    inputs that must be constants, or computed from constants alone.  attributes: name -> values taken.
+    max_outputs: outputs that it writes (None = all).  reason: for the user.
     """
 
     types: frozenset[DataType] = frozenset()
@@ -34,7 +34,7 @@ class OperatorLimit:
         """Return what of `node` (types apart) the reader does not take, or ""."""
         for index in self.constant_inputs:
             value = input_value(node, index)
-            if value is not None and constant(value) is None:
+            if value is not None and not _is_settled(value):
                 return self._because(f"input {index} ({value.name}) is computed at run time, not a constant")
         for name, allowed in self.attributes.items():
             found = attribute(node, name)
@@ -48,6 +48,16 @@ class OperatorLimit:
 
     def _because(self, text: str) -> str:
         return f"{text} ({self.reason})" if self.reason else text
+
+
+def _is_settled(value: Value) -> bool:
+    """Return whether the value is a constant or computed from constants alone (a dequantized weight)."""
+    if constant(value) is not None:
+        return True
+    producer = value.producer()
+    if producer is None or not producer.inputs:  # without inputs: a random draw
+        return False
+    return all(v is None or _is_settled(v) for v in producer.inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,6 @@ class FamilyBackend(Backend):
         payload = clone_model(model)
         _strip(payload)
         notes = [*lowering["lines"], *build_notes, "times on this board are estimates"]
-        if target.device.int8 == "none":
-            notes.append(f"no int8 on {target.device.title}: {target.device.int8_reason}")
         return Lowered(
             files={
                 "model.onnx": model_to_bytes(payload),
