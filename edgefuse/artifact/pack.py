@@ -11,13 +11,13 @@ import glob
 import hashlib
 import os
 import stat
-from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, Tuple, Union
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
 
 from edgefuse.artifact.layout import checksum, directory_bytes, local_header, place_members
 from edgefuse.artifact.manifest import MANIFEST_NAME, manifest_bytes, validate_manifest
 from edgefuse.errors import ArtifactError, InputError, InternalError
 
-__all__ = ["Source", "write_artifact"]
+__all__ = ["Source", "replace_file", "write_artifact"]
 
 # Content of a member: bytes, or the path of a file that is streamed (weights larger than the memory).
 Source = Union[bytes, bytearray, memoryview, "os.PathLike[str]"]
@@ -36,7 +36,6 @@ def write_artifact(
     Raises InputError (unwritable, disk full, an input file that changed meanwhile): the old file is intact.
     Raises InternalError for a manifest that is not valid.
     """
-    target = os.path.realpath(os.fspath(path))
     sizes: List[Tuple[str, int, int]] = []
     described: Dict[str, Dict[str, Any]] = {}
     for name in sorted(files):
@@ -65,7 +64,7 @@ def write_artifact(
                 raise InputError("'{}' changed while the artifact was written".format(member.name))
         yield directory_bytes(members)
 
-    return _replace_file(target, chunks())
+    return replace_file(path, chunks())
 
 
 def _content(source: Source) -> Iterator[bytes]:
@@ -103,7 +102,13 @@ def _cannot_write(target: str, error: OSError) -> InputError:
     )
 
 
-def _replace_file(target: str, chunks: Iterator[bytes]) -> str:
+def replace_file(path: Union[str, "os.PathLike[str]"], chunks: Iterable[bytes]) -> str:
+    """Write `chunks` to `path`, all of them or nothing, and return the sha256 of the bytes.
+
+    A file that was there is replaced in one step, once the new bytes are on the disk; a link is followed.
+    Raises InputError (unwritable, disk full, not a plain file): what was there is as it was.
+    """
+    target = os.path.realpath(os.fspath(path))
     folder = os.path.dirname(target)
     try:
         if os.path.lexists(target) and not stat.S_ISREG(os.lstat(target).st_mode):
