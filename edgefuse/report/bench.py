@@ -24,7 +24,7 @@ def print_bench(report: Mapping[str, Any]) -> None:
             )
     print_table(["figure", "value"], rows)
     for gate in report["gates"]:
-        print(f"gate {'passed' if gate['ok'] else 'FAILED'}: {gate['text']}")
+        print(gate["text"])
 
 
 def _text(value: object) -> str:

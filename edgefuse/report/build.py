@@ -26,7 +26,7 @@ def print_build(report: Mapping[str, Any]) -> None:
                 payload["fused_groups"],
                 format_ms(payload["predicted_ms"]),
                 "not measured" if payload["measured_ms"] is None else format_ms(payload["measured_ms"]),
-                f"{accuracy['drop']:.4g}",
+                _figure(accuracy["drop"]),
                 f"{accuracy['max_relative_error']:.2g}",
                 "unchecked"
                 if payload["plan_honoured"] is None
@@ -48,11 +48,16 @@ def print_build(report: Mapping[str, Any]) -> None:
     print_table(headings, rows, right=[2, 3, 4, 5, 6, 7, 8, 9])
     first = report["payloads"][0]["accuracy"]
     print(
-        f"accuracy: {first['metric']} {first['value']:.4g} on {first['samples']} samples ({report['data']}), "
-        f"by {report['accuracy_by']}"
+        f"accuracy: {first['metric']} {_figure(first['value'])} on {first['samples']} samples "
+        f"({report['data']}), by {report['accuracy_by']}"
     )
     print(
         "predicted: estimate from the device description; measured: median process CPU time, interleaved here"
     )
     for note in report["notes"]:
         print(f"note: {note}")
+
+
+def _figure(value: float | None) -> str:
+    """Return a figure in four digits; None stands for one that is not finite (equal outputs in dB)."""
+    return "no finite number" if value is None else f"{value:.4g}"
