@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from edgefuse.cli.options import json_option, print_json, shape_option, target_option, threads_option
+from edgefuse.cli.options import (
+    json_option,
+    print_json,
+    shape_option,
+    shapes_of,
+    target_option,
+    threads_option,
+)
 
 
 @click.command("build", short_help="Build a verified artifact for one device.")
@@ -35,7 +42,6 @@ def command(
     What is left out comes from edgefuse.toml in the working folder.
     """
     from edgefuse.compose.build import build_from_options
-    from edgefuse.compose.options import parse_shape
     from edgefuse.errors import UsageError
     from edgefuse.report import terminal_progress
 
@@ -45,7 +51,7 @@ def command(
         )
     options["model"] = models[0] if models else None
     options["eval"] = evaluation
-    options["shapes"] = dict(parse_shape(text) for text in shapes) or None
+    options["shapes"] = shapes_of(shapes) or None
     with terminal_progress() as progress:
         result = build_from_options(options, progress)
     if as_json:

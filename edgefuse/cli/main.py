@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
 
 from edgefuse import __version__
-from edgefuse.errors import EdgefuseError, ToolMissingError, did_you_mean
+from edgefuse.errors import (
+    EdgefuseError,
+    InputError,
+    InternalError,
+    ToolMissingError,
+    UsageError,
+    did_you_mean,
+)
 
 try:
     import click
@@ -22,6 +32,8 @@ except ImportError:  # the robot's plain install has no command line
 __all__ = ["main"]
 
 _NO_VERBS = {"main", "options", "__main__"}
+# Set to anything, the traceback of an unforeseen exception is shown instead of one line.
+_TRACE = "EDGEFUSE_TRACEBACK"
 
 
 class Verbs(click.Group):
@@ -36,7 +48,9 @@ class Verbs(click.Group):
         """Return the verb's command, or fail with the nearest known one."""
         if cmd_name not in self.list_commands(ctx):
             known = self.list_commands(ctx)
-            ctx.fail(f"no such verb {cmd_name!r}{did_you_mean(cmd_name, known)}\n  verbs: {', '.join(known)}")
+            raise UsageError(
+                f"no such verb {cmd_name!r}{did_you_mean(cmd_name, known)}", expected=", ".join(known)
+            )
         command: click.Command = importlib.import_module(f"edgefuse.cli.{cmd_name}").command
         return command
 
@@ -48,38 +62,73 @@ def edgefuse() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line and return the exit code; an error is one block on stderr, whatever raised it."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        print(edgefuse.get_help(click.Context(edgefuse, info_name="edgefuse")), file=sys.stderr)
+        return 2
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show must not end the program
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        edgefuse.main(args=given, prog_name="edgefuse", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return int(stop.exit_code)
-    except click.Abort:
+        # click returns the code of context.exit(); a verb itself returns None.
+        code = edgefuse.main(args=given, prog_name="edgefuse", standalone_mode=False)
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return 130
-    except click.ClickException as error:
-        error.show()
-        return int(error.exit_code)
-    except EdgefuseError as error:
-        return _report(error, "--json" in given)
-    except ImportError as error:
-        if (error.name or "").startswith("edgefuse"):
-            raise
-        missing = ToolMissingError(
+    except BrokenPipeError:
+        _drop_stdout()
+        return 1
+    except SystemExit as stop:  # click ends the program itself when the reader of stdout has gone
+        _drop_stdout()
+        return stop.code if isinstance(stop.code, int) else 1
+    except Exception as error:
+        return _report(_explained(error), "--json" in given)
+    return code if isinstance(code, int) else 0
+
+
+def _drop_stdout() -> None:
+    """Point stdout at nothing: its reader has gone, and the flush at exit would complain of it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explained(error: Exception) -> EdgefuseError:
+    """Return what the user reads; an exception that nobody foresaw is a bug of ours, and is called one."""
+    if isinstance(error, EdgefuseError):
+        return error
+    if os.environ.get(_TRACE):
+        raise error
+    if isinstance(error, click.UsageError):
+        context = error.ctx
+        where = f"`{context.command_path} --help`" if context is not None else "`edgefuse --help`"
+        return UsageError(error.format_message(), hint=where)
+    if isinstance(error, click.ClickException):
+        return UsageError(error.format_message())
+    if isinstance(error, ImportError) and not (error.name or "").startswith("edgefuse"):
+        return ToolMissingError(
             f"this verb needs the package {error.name!r}, which is not installed",
             hint="pip install 'edgefuse[build]'",
         )
-        return _report(missing, "--json" in given)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
-    return 0
+    if isinstance(error, MemoryError):
+        return InputError(
+            f"the memory of this machine is too small for this: {str(error) or 'no more could be had'}",
+            hint="smaller sizes (--shape), fewer samples, or a machine with more memory",
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        return InputError(f"{os.fspath(error.filename)!r} cannot be used: {error.strerror}")
+    text = " ".join(str(error).split())[:300]
+    return InternalError(
+        f"a bug of edgefuse: {type(error).__name__}: {text}",
+        hint=f"please report it with the model; {_TRACE}=1 shows where it happened",
+    )
 
 
 def _report(error: EdgefuseError, as_json: bool) -> int:
     print(f"error: {error}", file=sys.stderr)
     if as_json:
-        import json
+        from edgefuse.report import json_text
 
         body = {
             "kind": error.kind,
@@ -88,5 +137,5 @@ def _report(error: EdgefuseError, as_json: bool) -> int:
             "got": error.got,
             "hint": error.hint,
         }
-        print(json.dumps({"error": body}))
+        print(json_text({"error": body}))
     return error.exit_code

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["given_names", "json_option", "print_json", "shape_option", "target_option", "threads_option"]
+__all__ = ["json_option", "print_json", "shape_option", "shapes_of", "target_option", "threads_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -36,6 +35,19 @@ def shape_option(function: _Command) -> _Command:
     )(function)
 
 
+def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return input name -> sizes from the values of `--shape`; raises UsageError, also for a name twice."""
+    from edgefuse.compose.options import parse_shape
+    from edgefuse.errors import UsageError
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, sizes in map(parse_shape, texts):
+        if name in shapes:
+            raise UsageError(f"--shape names input {name!r} twice", expected="one shape for each input")
+        shapes[name] = sizes
+    return shapes
+
+
 def threads_option(function: _Command) -> _Command:
     """Add `--threads N`."""
     return click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of the runtime.")(
@@ -43,11 +55,8 @@ def threads_option(function: _Command) -> _Command:
     )
 
 
-def given_names(values: dict[str, Any]) -> frozenset[str]:
-    """Return the option names that the caller set (not None, not empty)."""
-    return frozenset(name for name, value in values.items() if value is not None and value != ())
-
-
 def print_json(value: object) -> None:
     """Print one JSON object."""
-    print(json.dumps(value, indent=2, sort_keys=True, default=str))
+    from edgefuse.report import json_text
+
+    print(json_text(value))

@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from edgefuse.cli.options import json_option, print_json, shape_option, target_option, threads_option
+from edgefuse.cli.options import (
+    json_option,
+    print_json,
+    shape_option,
+    shapes_of,
+    target_option,
+    threads_option,
+)
 
 
 @click.command("plan", short_help="Show fusion groups and precisions, and why.")
@@ -23,13 +30,12 @@ def command(
     model: str | None, explain: str | None, shapes: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Plan MODEL.onnx for a device and print the groups; times are estimates."""
-    from edgefuse.compose.options import parse_shape
     from edgefuse.compose.verbs import plan_from_options
     from edgefuse.report import terminal_progress
     from edgefuse.report.plan import explain_node, plan_json, print_plan
 
     options["model"] = model
-    options["shapes"] = dict(parse_shape(text) for text in shapes) or None
+    options["shapes"] = shapes_of(shapes) or None
     with terminal_progress() as progress:
         plan, notes = plan_from_options(options, progress)
     if explain is not None:
