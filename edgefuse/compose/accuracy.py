@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from edgefuse.compose.interface import check_memory
 from edgefuse.compose.payloads import Built, open_built
 from edgefuse.compose.prepare import Prepared, tensor_info
-from edgefuse.datasets import Dataset, random_dataset
+from edgefuse.compose.sessions import first_line, open_session
+from edgefuse.datasets import Dataset, Sample, random_dataset
 from edgefuse.errors import InputError
-from edgefuse.graph import Model, model_to_bytes
-from edgefuse.graph.reference import judge_session
+from edgefuse.graph import Model
 from edgefuse.quant import simulated_graph
 from edgefuse.verification import Call, Comparison, compare, default_metric, make_metric, make_self_test
 
@@ -35,6 +36,7 @@ class Judge:
     """Compares payloads with the imported model on one data set.
 
     data: the evaluation data, or seeded random samples (`made_up`).  example: the first sample's feeds.
+    nan: what the last comparison saw of NaN in the reference's own outputs, in words, or "".
     """
 
     prepared: Prepared
@@ -44,13 +46,17 @@ class Judge:
     metric: str
     labels: Sequence[str] | None
     example: Feeds
+    nan: str = ""
 
     def compare(self, built: Built, here: bool) -> Comparison:
         """Return how far the payload is from the reference on all samples."""
         candidate, close = self._candidate(built, here)
         try:
             metric = make_metric(self.metric, labels=self.labels)
-            return compare(candidate, self.reference, self.data, metric)
+            watched = _Watched(self.reference)
+            found = compare(candidate, watched, self.data, metric)
+            self.nan = watched.found(len(self.data))
+            return found
         finally:
             close()
 
@@ -72,12 +78,34 @@ class Judge:
         return session_call(model), lambda: None
 
 
+class _Watched:
+    """The reference, with a count of the samples on which it gives NaN."""
+
+    def __init__(self, reference: Call) -> None:
+        self._reference = reference
+        self._samples = 0
+        self._outputs: dict[str, None] = {}
+
+    def __call__(self, feeds: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        outputs = self._reference(feeds)
+        found = [name for name, array in outputs.items() if array.dtype.kind == "f" and np.isnan(array).any()]
+        self._samples += bool(found)
+        self._outputs.update(dict.fromkeys(found))
+        return outputs
+
+    def found(self, samples: int) -> str:
+        """Return on how many samples, and in which outputs, there was NaN; "" for none."""
+        if not self._samples:
+            return ""
+        return f"NaN on {self._samples} of {samples} samples (output {', '.join(map(repr, self._outputs))})"
+
+
 def session_call(model: Model) -> Call:
     """Return a function that runs `model` in ONNX Runtime, optimiser off: feeds in, outputs by name out.
 
     Feeds are of the user's dtypes; where a target narrowed an input (int64 indices to int32), they are cast.
     """
-    session = judge_session(model_to_bytes(model))
+    session = open_session(model)
     names = [value.name or "" for value in model.graph.outputs]
     dtypes = {info.name: info.dtype for info in map(tensor_info, model.graph.inputs)}
 
@@ -88,7 +116,7 @@ def session_call(model: Model) -> Call:
         except Exception as error:  # onnxruntime's errors share no base class
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
             raise InputError(
-                "the float model cannot run on a sample: " + str(error).splitlines()[0][:300],
+                f"the float model cannot run on a sample: {first_line(error)}",
                 got=shapes,
                 hint="state the sizes with --shape, or give other data",
             ) from error
@@ -108,5 +136,20 @@ def open_judge(
         infos = tuple(tensor_info(value) for value in prepared.costed.graph.inputs)
         data = random_dataset(infos, RANDOM_SAMPLES)
     name = metric or default_metric(prepared.outputs)
-    make_metric(name, labels=labels)  # an unknown name fails now, not after minutes of work
-    return Judge(prepared, session_call(prepared.original), data, made_up, name, labels, data[0].feeds)
+    check_memory([tensor_info(value) for value in prepared.costed.graph.inputs])
+    first = data[0]
+    reference = session_call(prepared.original)
+    _try_metric(name, labels, reference, first)
+    return Judge(prepared, reference, data, made_up, name, labels, first.feeds)
+
+
+def _try_metric(name: str, labels: Sequence[str] | None, reference: Call, sample: Sample) -> None:
+    """Raise where the metric cannot use these outputs or labels: now, not after minutes of work."""
+    metric = make_metric(name, labels=labels)
+    outputs = reference(dict(sample.feeds))
+    try:
+        metric.update(outputs, outputs, sample.label)
+    except InputError as error:
+        raise type(error)(
+            f"{sample.source}: {error.message}", error.expected, error.got, error.hint
+        ) from error

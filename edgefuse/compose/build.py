@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from edgefuse.compose.accuracy import Judge, open_judge
+from edgefuse.compose.interface import check_dtypes, check_labels
 from edgefuse.compose.options import BuildOptions, with_config
+from edgefuse.compose.outputs import require_artifact_place
 from edgefuse.compose.package import pack
 from edgefuse.compose.payloads import Built, lower_payload, race_payloads, read_back, runs_here
 from edgefuse.compose.planning import Int8Tables, float_plan, int8_plan, measure_tables
 from edgefuse.compose.prepare import Prepared, find_target, load_model, prepare, tensor_info
-from edgefuse.compose.reporting import build_report
+from edgefuse.compose.reporting import build_report, report_path
 from edgefuse.datasets import Dataset, open_dataset
 from edgefuse.errors import InputError, UnsupportedError, UsageError
 from edgefuse.plans import Plan
@@ -40,6 +42,8 @@ ROUNDS = 6
 CALIBRATION_SAMPLES = 256
 # Without a fit, a predicted time may be off by half (136 operators: median error 14 %, p90 55 %).
 COST_BAND = 0.5
+# What a float payload may lose where --max-drop is smaller: a tenth of a point, for sums in another order.
+FLOAT_DROP = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,11 @@ def resolve_options(given: Mapping[str, Any]) -> BuildOptions:
     unknown = sorted(set(set_here) - known)
     if unknown:
         raise UsageError(f"build has no option {unknown[0]!r}", expected=", ".join(sorted(known)))
-    for name in ("output", "calib", "eval", "preprocess", "labels"):
+    for name in ("model", "output", "calib", "eval", "preprocess", "labels"):
         if name in set_here:
             set_here[name] = os.fspath(set_here[name])
+            if not set_here[name]:
+                raise UsageError(f"{name}: the path is empty", hint="is a variable of the shell not set?")
     options = with_config(replace(BuildOptions(), **set_here), frozenset(set_here))
     options.check()
     return options
@@ -99,12 +105,14 @@ class _Build:
         self.target = find_target(options.target)
         if options.precision != "auto":
             self.target.require_precision(options.precision)  # type: ignore[arg-type]
+        if options.precision == "int8" and options.calib is None:
+            raise UsageError("--precision int8 needs calibration data", hint="--calib PATH")
         self.preprocess: Preprocess | None = read_toml(options.preprocess) if options.preprocess else None
         self.labels = read_labels(options.labels)
 
     def run(self) -> BuildResult:
         """Return the finished build."""
-        self._check_output()
+        output = self._output()
         prepared, calibration = self._prepare()
         here = runs_here(prepared)
         judge = open_judge(
@@ -113,13 +121,13 @@ class _Build:
         payloads = [self._float_payload(prepared)]
         int8 = self._int8_payload(prepared, calibration, judge, here)
         self._finish(payloads[0], prepared, judge, here)
+        self._check_float(payloads[0], judge)
         times = None
         if int8 is not None:
             self._finish(int8, prepared, judge, here)
             payloads, times = self._order(payloads[0], int8, prepared, judge, here)
         elif here:
             times = race_payloads(payloads, prepared, judge.example, self.threads)
-        output = self._output(prepared)
         pack(output, prepared, payloads, self.options, self.preprocess, self.labels)
         report = build_report(
             output,
@@ -135,18 +143,15 @@ class _Build:
         )
         return BuildResult(output, payloads[0].plan, report)
 
-    def _output(self, prepared: Prepared) -> Path:
-        if self.options.output:
-            return Path(self.options.output)
+    def _output(self) -> Path:
+        """Return where the artifact goes; raises InputError now where it cannot be written."""
         assert self.options.model is not None
-        return Path(f"{Path(self.options.model).stem}.{self.target.device.name}.efa")
-
-    def _check_output(self) -> None:
-        folder = Path(self.options.output).parent if self.options.output else Path()
-        if not folder.is_dir():
-            raise InputError(f"the output folder {folder} does not exist", hint=f"mkdir -p {folder}")
-        if not os.access(folder, os.W_OK):
-            raise InputError(f"the output folder {folder} cannot be written")
+        name = self.options.output or f"{Path(self.options.model).stem}.{self.target.device.name}.efa"
+        output = Path(name)
+        require_artifact_place(output)
+        if report_path(output).is_dir():
+            raise InputError(f"the report cannot be written: {report_path(output)} is a folder")
+        return output
 
     def _prepare(self) -> tuple[Prepared, Dataset | None]:
         options = self.options
@@ -160,6 +165,8 @@ class _Build:
             data = data.spread(CALIBRATION_SAMPLES)
             sizes = {name: array.shape for name, array in data[0].feeds.items()}
         prepared = prepare(original, self.target, sizes)
+        check_dtypes(prepared.inputs, prepared.outputs)
+        check_labels(self.labels, prepared.outputs)
         self.progress("read and canonicalise", 1, 1)
         return prepared, data
 
@@ -189,8 +196,6 @@ class _Build:
             self.notes.append(f"no int8 on {device.name}: {device.int8_reason}")
             return None
         if calibration is None:
-            if wanted == "int8":
-                raise UsageError("--precision int8 needs calibration data", hint="--calib PATH")
             self.notes.append("no --calib: no int8")
             return None
         samples = _Feeds(calibration)
@@ -233,6 +238,26 @@ class _Build:
             built.readback = read_back(built, prepared, judge.example, self.threads)
             self._check_honest(built)
         built.self_test = judge.self_test(built, here)
+
+    def _check_float(self, built: Built, judge: Judge) -> None:
+        """Refuse a float payload that is not what the model is; on made-up inputs, say so and go on."""
+        if judge.nan:
+            self.notes.append(f"the model itself gives {judge.nan}: accuracy on those tells nothing")
+            return
+        limit = max(self.options.max_drop, FLOAT_DROP)
+        drop, metric = built.accuracy.drop, built.accuracy.metric
+        if drop <= limit:
+            return
+        what = f"the float payload loses {drop:.4g} of {metric} against the model"
+        if judge.made_up:
+            self.notes.append(f"{what}, on made-up inputs (allowed {limit:g}): give data with --eval")
+            return
+        raise UnsupportedError(
+            what,
+            expected=f"at most {limit:g} (--max-drop)",
+            got=f"worst: {built.accuracy.worst_group}",
+            hint="--precision fp32 where it was another, or a metric that fits the outputs (--metric)",
+        )
 
     def _check_honest(self, built: Built) -> None:
         """Refuse a payload whose planned int8 ran as float: time and accuracy would be another plan's."""
@@ -298,8 +323,10 @@ def read_labels(path: str | None) -> list[str] | None:
         return None
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the labels {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise InputError(f"the labels {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"the labels {path} are not UTF-8 text: {error}") from error
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise InputError(f"the labels {path} hold no name", expected="one class name a line")

@@ -66,7 +66,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     ('x', (1, 3, 48, 192))
     """
     name, equals, sizes = text.rpartition("=")
-    if not equals or not re.fullmatch(r"\d+([x,]\d+)*", sizes):
+    if not equals or not name or not re.fullmatch(r"\d+([x,]\d+)*", sizes):
         raise UsageError(f"--shape {text!r} cannot be read", expected="NAME=1x3x224x224")
     return name, tuple(int(d) for d in re.split("[x,]", sizes))
 
@@ -80,16 +80,20 @@ def with_config(
     Raises InputError for an unknown key or a value of the wrong type.
     """
     path = Path(folder) / CONFIG_NAME
-    if not path.is_file():
+    if not path.exists():
         return options
     table = _read(path)
     changes: dict[str, Any] = {}
+    seen: dict[str, str] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in _KEYS:
             raise InputError(
                 f"{path}: unknown key {key!r}{did_you_mean(key, list(_KEYS))}", expected=", ".join(_KEYS)
             )
+        if name in seen:
+            raise InputError(f"{path}: {seen[name]!r} and {key!r} are one and the same key")
+        seen[name] = key
         converted = _KEYS[name](path, key, value)
         if name not in given:
             changes[name] = converted
@@ -102,17 +106,19 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         table: dict[str, Any] = msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
         return table
-    except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from error
 
 
 def _wrong(path: Path, key: str, value: object, expected: str) -> InputError:
-    return InputError(f"{path}: {key} = {value!r} has the wrong type", expected=expected)
+    return InputError(f"{path}: {key} = {value!r} cannot be used", expected=expected)
 
 
 def _text(path: Path, key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong(path, key, value, "text")
+    if not isinstance(value, str) or not value.strip():
+        raise _wrong(path, key, value, "text that is not empty" if isinstance(value, str) else "text")
     return value
 
 
@@ -137,7 +143,7 @@ def _shapes(path: Path, key: str, value: object) -> dict[str, tuple[int, ...]]:
         raise _wrong(path, key, value, 'a table such as [shapes] with "x" = [1, 3, 224, 224]')
     shapes = {}
     for name, sizes in value.items():
-        if not isinstance(sizes, list) or not all(isinstance(d, int) and d > 0 for d in sizes):
+        if not isinstance(sizes, list) or not all(type(d) is int and d > 0 for d in sizes):
             raise _wrong(path, f"shapes.{name}", sizes, "a list of sizes such as [1, 3, 224, 224]")
         shapes[str(name)] = tuple(sizes)
     return shapes

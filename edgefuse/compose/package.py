@@ -40,7 +40,7 @@ def pack(
         "preprocess": preprocess.to_dict() if preprocess is not None else None,
         "labels": list(labels) if labels is not None else None,
         "decoder": {"kind": "classify"} if _is_classifier(prepared) and preprocess is not None else None,
-        "model": {"sha256": prepared.digest, "file": Path(options.model or "").name},
+        "model": {"sha256": prepared.digest, "file": _printable(Path(options.model or "").name)},
         "rollback_index": 0,
         "payloads": [_payload(built, prepared, options, files) for built in payloads],
         "signature": None,
@@ -51,6 +51,11 @@ def pack(
 def _plain_name(text: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", text)[:100]
     return plain if re.match(r"[A-Za-z0-9_]", plain) else f"model_{plain}"[:100]
+
+
+def _printable(name: str) -> str:
+    """Return a file's name in characters that a manifest takes (a name in Linux is any bytes)."""
+    return "".join(c if c.isprintable() else "_" for c in name)[:200]
 
 
 def _target(prepared: Prepared) -> dict[str, Any]:

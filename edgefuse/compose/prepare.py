@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgefuse.backend import Backend, load_backend
+from edgefuse.compose.interface import check_inputs, check_shapes
 from edgefuse.compose.sizes import fix_sizes, listed, with_all_sizes
 from edgefuse.device import Target, probe_host, resolve_target
 from edgefuse.graph import (
@@ -51,10 +52,15 @@ def find_target(name: str) -> Target:
 
 
 def load_model(path: str, shapes: Mapping[str, Sequence[int]]) -> Model:
-    """Return the model at `path` as imported, with the inputs in `shapes` fixed."""
+    """Return the model at `path` as imported, with the inputs in `shapes` fixed.
+
+    Raises InputError for one that can never be called: no inputs, a size of 0, no rank.
+    """
+    check_shapes(shapes)
     original = read_model(path)
     if shapes:
         bind_dimensions(original, shapes)
+    check_inputs(original, path)
     return original
 
 

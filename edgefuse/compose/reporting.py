@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edgefuse.artifact.pack import replace_file
 from edgefuse.benchmark import Race, machine_fingerprint
 from edgefuse.compose.accuracy import Judge
 from edgefuse.compose.options import BuildOptions
 from edgefuse.compose.payloads import Built
 from edgefuse.compose.prepare import Prepared
+from edgefuse.report import json_text
 
-__all__ = ["build_report"]
+__all__ = ["build_report", "report_path"]
 
 
 def build_report(
@@ -31,7 +32,7 @@ def build_report(
     here: bool,
     threads: int,
 ) -> dict[str, Any]:
-    """Return the report, having written it to `OUT.report.json`.
+    """Return the report, having written it to `OUT.report.json` (all of it or nothing, as the artifact).
 
     Times: `predicted_ms` is an estimate with its source; `measured_ms` is the median process CPU time of an
     interleaved race on this machine, or null where the target is not this machine.
@@ -55,11 +56,17 @@ def build_report(
         "build_seconds": round(seconds, 3),
         "timing": _timing(timed, threads),
     }
-    report_path = (
-        Path(f"{output}.report.json") if output.suffix != ".efa" else output.with_suffix(".report.json")
-    )
-    report_path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    replace_file(report_path(output), [json_text(report).encode() + b"\n"])
     return report
+
+
+def report_path(output: Path) -> Path:
+    """Return where the report of the artifact `output` goes.
+
+    >>> str(report_path(Path("out/m.efa"))), str(report_path(Path("m.bin")))
+    ('out/m.report.json', 'm.bin.report.json')
+    """
+    return output.with_suffix(".report.json") if output.suffix == ".efa" else Path(f"{output}.report.json")
 
 
 def _payload(built: Built, timed: Race | None) -> dict[str, Any]:

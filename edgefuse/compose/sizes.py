@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from edgefuse.compose.sessions import open_session
 from edgefuse.errors import InputError
-from edgefuse.graph import Model, Value, bind_dimensions, clone_model, dims, model_to_bytes, static_shape
-from edgefuse.graph.reference import judge_session
+from edgefuse.graph import Model, Value, bind_dimensions, clone_model, dims, static_shape
 
 __all__ = ["fix_sizes", "listed", "with_all_sizes"]
 
@@ -110,7 +110,7 @@ def _sizes_that_run(original: Model, unknown: Sequence[Value], known: Sizes) -> 
     guesses = _guesses(unknown)
     if len(guesses) == 1:
         return guesses[0]
-    session = judge_session(model_to_bytes(original))
+    session = open_session(original)
     for guess in guesses:
         feeds = {}
         for value in original.graph.inputs:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgefuse.errors import InputError
+from edgefuse.compose.outputs import require_arrays_place, require_other_file
+from edgefuse.errors import UsageError
 from edgefuse.plans import Plan
 from edgefuse.report import Progress, silent
 
@@ -55,7 +57,9 @@ def inspect(
     """Return what is in a model (operators, FLOPs, bytes, memory, roofline on `target`) or an artifact."""
     from edgefuse.compose.inspection import inspect_artifact, inspect_model
 
-    if Path(path).suffix == ".efa":
+    if Path(path).suffix == ".efa" or zipfile.is_zipfile(path):
+        if target is not None or shapes:
+            raise UsageError(f"--target and --shape are for a model, and {os.fspath(path)} is an artifact")
         return inspect_artifact(path)
     return inspect_model(path, target or "host", shapes or {})
 
@@ -68,24 +72,22 @@ def run(
     simulate: bool = False,
     threads: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the outputs for the arrays in the `.npz` at `source`, written to `target` where one is given."""
+    """Return the outputs for the arrays in the `.npz` at `source`, written to `target` where one is given.
+
+    Raises InputError where either cannot be used (what was at `target` is as it was), and what
+    `edgefuse.runtime.load` raises.
+    """
+    from edgefuse.compose.arrays import read_arrays, write_arrays
     from edgefuse.runtime import load
 
-    try:
-        with np.load(source, allow_pickle=False) as file:
-            feeds = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"the inputs {source} cannot be read: {error}", expected="a .npz of plain arrays"
-        ) from error
+    if target is not None:
+        require_arrays_place(Path(target))
+        require_other_file(target, {"--input": source, "the artifact": artifact})
+    feeds = read_arrays(source)
     with load(artifact, simulate=simulate, threads=threads) as model:
         outputs = dict(model(feeds))
     if target is not None:
-        try:
-            with open(target, "wb") as out:
-                np.savez(out, **outputs)  # type: ignore[arg-type]
-        except OSError as error:
-            raise InputError(f"the outputs cannot be written to {target}: {error.strerror}") from error
+        write_arrays(target, outputs)
     return outputs
 
 
@@ -100,12 +102,25 @@ def bench(
     """Return the latency report of an artifact here; `gates` such as "p90<=12ms" are judged in it."""
     from edgefuse.benchmark import bench_artifact, gate
 
+    if not seconds > 0:  # NaN too
+        raise UsageError("--seconds must be a number > 0", got=str(seconds))
+    _check_gates(gates)
     report = bench_artifact(artifact, threads=threads, seconds=seconds, payload=payload)
     judged = [gate(text, report) for text in gates]
     report["gates"] = [
         {"gate": g, "ok": ok, "text": text} for g, (ok, text) in zip(gates, judged, strict=True)
     ]
     return report
+
+
+def _check_gates(gates: Sequence[str]) -> None:
+    """Raise UsageError for a gate that cannot be judged: now, and not after the measurement."""
+    from edgefuse.benchmark import gate
+    from edgefuse.benchmark.gate import FIGURES
+
+    zeros = {f"{figure}_ms": 0.0 for figure in FIGURES}
+    for text in gates:
+        gate(text, {**zeros, "latency": zeros})
 
 
 def verify(
@@ -121,10 +136,18 @@ def verify(
     """Return the verification of an artifact: its self-test, and with `model` its outputs beside it.
 
     `ok` is False where the drop is above `max_drop` (points of the metric, default 0.01).
-    Raises InputError where `model` is not the file that the artifact was built from.
+    Raises InputError where `model` is not the file that the artifact was built from, UsageError for `data`,
+    `metric` or `max_drop` without it.
     """
     from edgefuse.compose.checking import verify_artifact
 
+    if model is None:
+        for option, value in (("--data", data), ("--metric", metric), ("--max-drop", max_drop)):
+            if value is not None:
+                raise UsageError(
+                    f"{option} needs --model: outputs are compared with the float model's",
+                    expected="edgefuse verify X.efa --model M.onnx",
+                )
     return verify_artifact(
         artifact, model=model, data=data, metric=metric, max_drop=max_drop, threads=threads, progress=progress
     )

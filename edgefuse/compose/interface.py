@@ -1,0 +1,97 @@
+"""What a model must offer to become an artifact: inputs, sizes, dtypes; refused before any work is done."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from edgefuse.artifact.arrays import DTYPES
+from edgefuse.errors import InputError, UnsupportedError, UsageError
+from edgefuse.graph import Model, dims
+from edgefuse.runtime.tensors import TensorInfo
+
+__all__ = ["check_dtypes", "check_inputs", "check_labels", "check_memory", "check_shapes"]
+
+# Runtimes count elements in 32 bits.
+_LARGEST = 2**31 - 1
+
+
+def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise UsageError where a size that the user states is no whole number that a runtime can count."""
+    for name, sizes in shapes.items():
+        for size in sizes:
+            whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+            if not whole or not 1 <= size <= _LARGEST:
+                raise UsageError(
+                    f"the shape of input {name!r} cannot be",
+                    expected=f"whole numbers from 1 to {_LARGEST}",
+                    got=str(size),
+                )
+
+
+def check_inputs(model: Model, path: str) -> None:
+    """Raise InputError where the model has no input, or one without a rank or with a size of 0."""
+    if not model.graph.inputs:
+        raise InputError(
+            f"{path} has no inputs: all that it computes is constant", expected="at least one input"
+        )
+    for value in model.graph.inputs:
+        shape = dims(value)
+        if shape is None:
+            raise InputError(
+                f"{path}: input {value.name!r} has no shape",
+                hint=f"state it: --shape {value.name}=1x3x224x224",
+            )
+        if 0 in shape:
+            raise InputError(
+                f"{path}: input {value.name!r} holds no element",
+                expected="sizes of at least 1",
+                got="x".join(map(str, shape)),
+                hint="export the model with an open size, or with the real one",
+            )
+
+
+def check_dtypes(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+    """Raise UnsupportedError for an input or output of a dtype that an artifact cannot name."""
+    for side, infos in (("input", inputs), ("output", outputs)):
+        for info in infos:
+            if info.dtype not in DTYPES:
+                kind = "text" if info.dtype == "object" else info.dtype
+                raise UnsupportedError(
+                    f"{side} {info.name!r} is of a type that an artifact cannot hold",
+                    expected=", ".join(sorted(DTYPES)),
+                    got=kind,
+                    hint="put a Cast before the model's edge when exporting",
+                )
+
+
+def check_labels(labels: Sequence[str] | None, outputs: Sequence[TensorInfo]) -> None:
+    """Raise InputError where a classifier has another number of classes than there are labels."""
+    if labels is None or len(outputs) != 1 or len(outputs[0].shape) != 2:
+        return
+    classes = outputs[0].shape[1]
+    if isinstance(classes, int) and classes != len(labels):
+        raise InputError(
+            f"the labels do not fit the model: output {outputs[0].name!r} has {classes} classes",
+            expected=f"{classes} names, one a line",
+            got=f"{len(labels)} names",
+        )
+
+
+def check_memory(inputs: Sequence[TensorInfo]) -> None:
+    """Raise InputError where one sample alone is larger than this machine's memory. Symbols count as 1."""
+    total = sum(
+        math.prod(size for size in info.shape if isinstance(size, int)) * np.dtype(info.dtype).itemsize
+        for info in inputs
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if total > memory:
+        raise InputError(
+            "one sample of the model's inputs is larger than the memory of this machine",
+            expected=f"at most {memory >> 20} MiB",
+            got=f"{total >> 20} MiB: " + ", ".join(str(info) for info in inputs),
+            hint="state smaller sizes with --shape",
+        )
