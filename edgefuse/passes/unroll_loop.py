@@ -36,7 +36,7 @@ def unroll_loop(model: Model) -> PassResult:
     nested Loops, as they come to the surface.
     Leaves: 5. more turns, or more than MAX_NODES (4096) nodes in
     all.  6. a number of turns or a condition that is computed.  7. Loops inside the body of a Loop, Scan or
-    If that stays.
+    If that stays, and Scan itself.
     """
     unrolled = 0
     pending = [n for n in model.graph if n.op_type == "Loop" and n.domain == ""]

@@ -160,7 +160,7 @@ def test_there_and_elsewhere_stays(shape: Dims, cut: int, back: str, read: bool)
     assert ops(model)["Reshape"] == 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_any_chain_keeps_the_meaning(shape: list[int], data: st.DataObject) -> None:
     b = Build()
@@ -183,7 +183,7 @@ def test_any_chain_keeps_the_meaning(shape: list[int], data: st.DataObject) -> N
     apply(cancel_reshapes, b.model())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(random_models())
 def test_random_graphs_keep_their_meaning(case: ModelCase) -> None:
     case.check(cancel_reshapes)

@@ -169,7 +169,7 @@ def test_integers_and_bools_pass_through() -> None:
     assert apply(cancel_transposes, b.model())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.permutations(range(4)), st.permutations(range(4)), st.integers(0, 3), st.booleans())
 def test_any_orders_keep_the_meaning(first: list[int], second: list[int], rank: int, outer: bool) -> None:
     b = Build()
@@ -181,7 +181,7 @@ def test_any_orders_keep_the_meaning(first: list[int], second: list[int], rank: 
     apply(cancel_transposes, b.model())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(random_models())
 def test_random_graphs_keep_their_meaning(case: ModelCase) -> None:
     case.check(cancel_transposes)

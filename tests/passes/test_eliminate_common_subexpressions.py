@@ -129,7 +129,7 @@ def test_equal_convolutions_of_other_inputs_stay() -> None:
     assert not apply(eliminate_common_subexpressions, b.model())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(random_models())
 def test_random_graphs_keep_their_meaning(case: ModelCase) -> None:
     case.check(eliminate_common_subexpressions)

@@ -406,7 +406,7 @@ def test_dims_reach_what_is_read_later() -> None:
     assert shape[1] == 12
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(random_models())
 def test_random_graphs_keep_their_meaning(case: ModelCase) -> None:
     case.check(fold_constants)

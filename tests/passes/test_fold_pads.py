@@ -154,7 +154,7 @@ def test_a_max_pool_with_indices_keeps_its_pad() -> None:
     assert not fold_pads(b.model())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 3), min_size=4, max_size=4),
     st.lists(st.integers(0, 2), min_size=4, max_size=4),

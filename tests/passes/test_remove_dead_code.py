@@ -90,7 +90,7 @@ def test_inside_branches_and_what_a_dead_branch_read() -> None:
     assert not remove_dead_code(model)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(random_models())
 def test_random_graphs_keep_their_meaning(case: ModelCase) -> None:
     case.check(remove_dead_code)

@@ -195,7 +195,7 @@ def test_integer_constants_and_dtypes_stay() -> None:
     assert ops(model) == {"Cast": 1}
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(random_models())
 def test_random_graphs_keep_their_meaning(case: ModelCase) -> None:
     case.check(remove_identity)

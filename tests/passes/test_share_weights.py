@@ -100,7 +100,7 @@ def test_a_constant_read_in_a_branch_is_shared_too() -> None:
     assert not share_weights(model)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(random_models())
 def test_random_graphs_keep_their_meaning(case: ModelCase) -> None:
     case.check(share_weights)
