@@ -225,7 +225,7 @@ def _complete(proto: Any, node: ir.Node) -> onnx.FunctionProto:
 
 def _type_text(value: ir.Value | None) -> bytes:
     if value is None or value.dtype is None:
-        return onnx.TypeProto().SerializeToString()
+        return bytes(onnx.TypeProto().SerializeToString())
     shape = None
     if value.shape is not None:
         shape = [d if isinstance(d, int) else None for d in value.shape]
