@@ -74,12 +74,12 @@ class ChannelAffine:
 
 
 def affine_of_node(node: Node) -> ChannelAffine | None:
-    """Return what a Mul, Add, Sub or Div with a finite constant does, or None.
+    """Return what a Mul, Add, Sum of two, Sub or Div with a finite constant does, or None.
 
     None for: both inputs computed; a constant that varies along two axes or has more axes than x (it would
     raise the rank); Div by a constant that holds 0, or of a constant; integers; unknown rank and no scalar.
     """
-    if node.op_type not in ("Mul", "Add", "Sub", "Div") or node.domain or len(node.inputs) != 2:
+    if node.op_type not in ("Mul", "Add", "Sum", "Sub", "Div") or node.domain or len(node.inputs) != 2:
         return None
     left, right = node.inputs
     known = [constant(left), constant(right)]
@@ -95,7 +95,7 @@ def affine_of_node(node: Node) -> ChannelAffine | None:
     constant_left = known[0] is not None
     if node.op_type == "Mul":
         scale, shift = numbers, zero
-    elif node.op_type == "Add":
+    elif node.op_type in ("Add", "Sum"):
         scale, shift = one, numbers
     elif node.op_type == "Sub":
         scale, shift = (-one, numbers) if constant_left else (one, -numbers)

@@ -163,7 +163,7 @@ class Reading:
             value = self.through_casts(value)
             yield scale, shift, value
             mark = len(self.nodes)
-            node = self.inner(value, "Mul", "Div", "Add", "Sub", "Neg")
+            node = self.inner(value, "Mul", "Div", "Add", "Sum", "Sub", "Neg")
             step = self.step(node) if node is not None else None
             if step is None:
                 del self.nodes[mark:]
@@ -177,6 +177,8 @@ class Reading:
         if node.op_type == "Neg":
             return (-1.0, 0.0, first) if first is not None else None
         left, right = self.number(first), self.number(second)
+        if len(node.inputs) != 2:
+            return None
         if (left is None) == (right is None) or first is None or second is None:
             return None
         value, number = (second, left) if right is None else (first, right)
@@ -184,7 +186,7 @@ class Reading:
             return None
         if node.op_type == "Mul":
             return number, 0.0, value
-        if node.op_type == "Add":
+        if node.op_type in ("Add", "Sum"):
             return 1.0, number, value
         if node.op_type == "Sub":
             return (1.0, -number, value) if right is not None else (-1.0, number, value)
@@ -244,7 +246,7 @@ class Reading:
         found = self.number(value)
         if found is not None:
             return {0: found}
-        node = self.producer(value, "Mul", "Div", "Add", "Sub", "Neg", "Pow", "Cast", "Identity")
+        node = self.producer(value, "Mul", "Div", "Add", "Sum", "Sub", "Neg", "Pow", "Cast", "Identity")
         if node is None or depth > _MAX_DEPTH or not is_float(value):
             return None
         first = self._part(node, 0, x, depth)
@@ -254,7 +256,7 @@ class Reading:
             return {degree: -c for degree, c in first.items()}
         if node.op_type == "Pow":
             return _power(first, self.number(input_value(node, 1)))
-        second = self._part(node, 1, x, depth)
+        second = self._part(node, 1, x, depth) if len(node.inputs) == 2 else None
         return None if second is None else _combined(node.op_type, first, second)
 
     def _part(self, node: Node, index: int, x: Value, depth: int) -> dict[int, float] | None:
@@ -354,8 +356,8 @@ def _combined(op_type: str, a: dict[int, float], b: dict[int, float]) -> dict[in
     if op_type == "Div":
         divisor = b.get(0, 0.0)
         return {d: c / divisor for d, c in a.items()} if set(b) == {0} and divisor != 0 else None
-    if op_type in ("Add", "Sub"):
-        sign = 1.0 if op_type == "Add" else -1.0
+    if op_type in ("Add", "Sum", "Sub"):
+        sign = -1.0 if op_type == "Sub" else 1.0
         return {d: a.get(d, 0.0) + sign * b.get(d, 0.0) for d in {*a, *b}}
     result: dict[int, float] = {}
     for d, c in a.items():

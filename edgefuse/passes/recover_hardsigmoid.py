@@ -9,6 +9,7 @@ from edgefuse.passes.expressions import Reading, close_to, outermost_first
 __all__ = ["recover_hardsigmoid"]
 
 _TOLERANCE = 2e-6
+_ROOTS = ("Mul", "Div", "Add", "Sum", "Sub", "Neg", "Clip", "Min", "Max", "Relu")
 _SIXTH = (1.0 / 6.0, 0.5)
 # one Mul and one Add make a * x + b; what stands before them belongs to the layer before
 _AFFINE_NODES = 2
@@ -28,7 +29,7 @@ def recover_hardsigmoid(model: Model) -> PassResult:
     Exact but for rounding alpha and beta to float32 once.
     """
     changed = 0
-    for root in outermost_first(model, "Mul", "Div", "Add", "Sub", "Neg", "Clip", "Min", "Max", "Relu"):
+    for root in outermost_first(model, *_ROOTS):
         changed += _rewritten(model, root)
     return PassResult("recover_hardsigmoid", changed)
 

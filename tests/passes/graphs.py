@@ -118,7 +118,8 @@ def spelled_sum(b: Build, draw: st.DrawFn, value: str, number: float) -> str:
     """Add a number to a value: Add in either order, or Sub of its negative."""
     if draw(st.booleans()):
         return b.op("Sub", value, b.w(-number))
-    return b.op("Add", *draw(st.permutations([value, b.w(number)])))
+    kind = draw(st.sampled_from(["Add", "Sum"]))
+    return b.op(kind, *draw(st.permutations([value, b.w(number)])))
 
 
 def spelled_clip(b: Build, draw: st.DrawFn, value: str, low: float, high: float) -> str:

@@ -17,7 +17,7 @@ from edgefuse.passes.fold_scale_shift import fold_scale_shift
 from tests.passes.graphs import Build, apply, conv, dead_constants, ops
 
 FOLD = 1e-6
-FORMS = [("Mul", 0), ("Mul", 1), ("Add", 0), ("Add", 1), ("Sub", 0), ("Sub", 1), ("Div", 0)]
+FORMS = [(kind, swapped) for kind in ("Mul", "Add", "Sum", "Sub") for swapped in (0, 1)] + [("Div", 0)]
 CHANNEL = [(1, 4, 1, 1), (4, 1, 1), (1, 1, 1), (1,), ()]
 
 
