@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from edgefuse.compose.accuracy import Judge, open_judge
+from edgefuse.compose.decisions import choose_order, require_float_accuracy, require_int8_kernels
 from edgefuse.compose.interface import check_dtypes, check_labels
 from edgefuse.compose.options import BuildOptions, with_config
 from edgefuse.compose.outputs import require_artifact_place
@@ -27,7 +28,7 @@ from edgefuse.compose.planning import Int8Tables, float_plan, int8_plan, measure
 from edgefuse.compose.prepare import Prepared, find_target, load_model, prepare, tensor_info
 from edgefuse.compose.reporting import build_report, report_path
 from edgefuse.datasets import Dataset, open_dataset
-from edgefuse.errors import InputError, UnsupportedError, UsageError
+from edgefuse.errors import InputError, UsageError
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized
 from edgefuse.report import Progress, silent
@@ -35,15 +36,9 @@ from edgefuse.runtime.preprocess import Preprocess, read_toml
 
 __all__ = ["BuildResult", "build", "build_from_options"]
 
-# int8 goes first only if it is this much faster, where that was measured (a race moves by 3 % and more).
-FASTER_BY = 0.02
 # How often a plan over the budget is planned again, and how many calibration samples are used at most.
 ROUNDS = 6
 CALIBRATION_SAMPLES = 256
-# Without a fit, a predicted time may be off by half (136 operators: median error 14 %, p90 55 %).
-COST_BAND = 0.5
-# What a float payload may lose where --max-drop is smaller: a tenth of a point, for sums in another order.
-FLOAT_DROP = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +116,8 @@ class _Build:
         payloads = [self._float_payload(prepared)]
         int8 = self._int8_payload(prepared, calibration, judge, here)
         self._finish(payloads[0], prepared, judge, here)
-        self._check_float(payloads[0], judge)
+        drop = self.options.max_drop
+        self._note(require_float_accuracy(payloads[0], drop, judge.nan, judge.made_up))
         times = None
         if int8 is not None:
             self._finish(int8, prepared, judge, here)
@@ -236,70 +232,23 @@ class _Build:
             built.accuracy = judge.compare(built, here)
         if here:
             built.readback = read_back(built, prepared, judge.example, self.threads)
-            self._check_honest(built)
+            require_int8_kernels(built)
         built.self_test = judge.self_test(built, here)
-
-    def _check_float(self, built: Built, judge: Judge) -> None:
-        """Refuse a float payload that is not what the model is; on made-up inputs, say so and go on."""
-        if judge.nan:
-            self.notes.append(f"the model itself gives {judge.nan}: accuracy on those tells nothing")
-            return
-        limit = max(self.options.max_drop, FLOAT_DROP)
-        drop, metric = built.accuracy.drop, built.accuracy.metric
-        if drop <= limit:
-            return
-        what = f"the float payload loses {drop:.4g} of {metric} against the model"
-        if judge.made_up:
-            self.notes.append(f"{what}, on made-up inputs (allowed {limit:g}): give data with --eval")
-            return
-        raise UnsupportedError(
-            what,
-            expected=f"at most {limit:g} (--max-drop)",
-            got=f"worst: {built.accuracy.worst_group}",
-            hint="--precision fp32 where it was another, or a metric that fits the outputs (--metric)",
-        )
-
-    def _check_honest(self, built: Built) -> None:
-        """Refuse a payload whose planned int8 ran as float: time and accuracy would be another plan's."""
-        assert built.readback is not None
-        groups = {group.id: group for group in built.plan.groups}
-        fallen = [
-            r
-            for r in built.readback.groups
-            if groups[r.group].precision == "int8" and "planned int8" in r.why
-        ]
-        if fallen:
-            first = groups[fallen[0].group]
-            raise UnsupportedError(
-                f"{len(fallen)} groups planned in int8 ran in float, first {' + '.join(first.sources)}",
-                expected="an int8 kernel",
-                got=fallen[0].why,
-                hint="--precision fp32, and please report the model",
-            )
 
     def _order(
         self, float_one: Built, int8: Built, prepared: Prepared, judge: Judge, here: bool
     ) -> tuple[list[Built], Any]:
         """Return the payloads, the one that runs first in front, and their race where there was one."""
-        if not here:
-            predicted = int8.plan.predicted_ms / float_one.plan.predicted_ms
-            if self.options.precision == "int8" or predicted <= 1 - max(FASTER_BY, COST_BAND):
-                return [int8, float_one], None
-            self.notes.append(
-                f"float goes first: int8 is predicted at {predicted:.2f} of its time, which is inside the "
-                f"estimate's band; time both on the device"
-            )
-            return [float_one, int8], None
-        race = race_payloads([float_one, int8], prepared, judge.example, self.threads)
-        ratio = race.ratio("int8", "float").value
-        if self.options.precision == "int8":
-            return [int8, float_one], race
-        if ratio <= 1 - FASTER_BY:
-            return [int8, float_one], race
-        self.notes.append(
-            f"int8 is not shipped: it took {ratio:.2f} of the float time here, and must save 2 %"
-        )
-        return [float_one], race
+        race = None
+        if here:
+            race = race_payloads([float_one, int8], prepared, judge.example, self.threads)
+        order, note = choose_order(float_one, int8, self.options.precision, race)
+        self._note(note)
+        return order, race
+
+    def _note(self, text: str) -> None:
+        if text:
+            self.notes.append(text)
 
 
 class _Feeds(Sequence[Mapping[str, np.ndarray]]):

@@ -1,0 +1,80 @@
+"""What a build decides once its payloads are made: which runs first, and whether one may be shipped."""
+
+from __future__ import annotations
+
+from edgefuse.benchmark import Race
+from edgefuse.compose.payloads import Built
+from edgefuse.errors import UnsupportedError
+
+__all__ = ["COST_BAND", "FASTER_BY", "choose_order", "require_float_accuracy", "require_int8_kernels"]
+
+# int8 goes first only if it is this much faster, where that was measured (a race moves by 3 % and more).
+FASTER_BY = 0.02
+# Without a fit, a predicted time may be off by half (136 operators: median error 14 %, p90 55 %).
+COST_BAND = 0.5
+# What a float payload may lose where --max-drop is smaller: a tenth of a point, for sums in another order.
+FLOAT_DROP = 0.001
+
+
+def choose_order(float_one: Built, int8: Built, precision: str, race: Race | None) -> tuple[list[Built], str]:
+    """Return the payloads to ship, the one that runs first in front, and a note for the user ("": none).
+
+    precision: what was asked for; "int8" puts int8 first whatever it costs.  race: of "float" and "int8" on
+    the target; None where the target is not here: then both are shipped, and a prediction decides which is
+    first, if it leaves no doubt.
+    """
+    if precision == "int8":
+        return [int8, float_one], ""
+    if race is None:
+        predicted = int8.plan.predicted_ms / float_one.plan.predicted_ms
+        if predicted <= 1 - max(FASTER_BY, COST_BAND):
+            return [int8, float_one], ""
+        return [float_one, int8], (
+            f"float goes first: int8 is predicted at {predicted:.2f} of its time, which is inside the "
+            f"estimate's band; time both on the device"
+        )
+    ratio = race.ratio("int8", "float").value
+    if ratio <= 1 - FASTER_BY:
+        return [int8, float_one], ""
+    return [float_one], (
+        f"int8 is not shipped: it took {ratio:.2f} of the float time here, and must save {FASTER_BY:.0%}"
+    )
+
+
+def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: bool) -> str:
+    """Return a note ("": none); raises UnsupportedError for a float payload that is not what the model is.
+
+    max_drop: --max-drop.  nan: what the model itself gave of NaN.  made_up: the data were seeded random
+    numbers, on which a detector's order or a threshold may flip: a note then, and no refusal.
+    """
+    if nan:
+        return f"the model itself gives {nan}: accuracy on those tells nothing"
+    limit = max(max_drop, FLOAT_DROP)
+    if built.accuracy.drop <= limit:
+        return ""
+    what = f"the float payload loses {built.accuracy.drop:.4g} of {built.accuracy.metric} against the model"
+    if made_up:
+        return f"{what}, on made-up inputs (allowed {limit:g}): give data with --eval"
+    raise UnsupportedError(
+        what,
+        expected=f"at most {limit:g} (--max-drop)",
+        got=f"worst: {built.accuracy.worst_group}",
+        hint="--precision fp32 where it was another, or a metric that fits the outputs (--metric)",
+    )
+
+
+def require_int8_kernels(built: Built) -> None:
+    """Raise UnsupportedError where planned int8 ran as float: time and accuracy would be another plan's."""
+    assert built.readback is not None
+    groups = {group.id: group for group in built.plan.groups}
+    fallen = [
+        r for r in built.readback.groups if groups[r.group].precision == "int8" and "planned int8" in r.why
+    ]
+    if fallen:
+        first = groups[fallen[0].group]
+        raise UnsupportedError(
+            f"{len(fallen)} groups planned in int8 ran in float, first {' + '.join(first.sources)}",
+            expected="an int8 kernel",
+            got=fallen[0].why,
+            hint="--precision fp32, and please report the model",
+        )
