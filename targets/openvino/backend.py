@@ -34,6 +34,11 @@ class FamilyBackend(Backend):
     ) -> Verdict:
         return legality.judge(candidate, precision, output, target)
 
+    def _prepare(self, model: Model, target: Target) -> Model:
+        from edgefuse.targets.openvino.reader import readable
+
+        return readable(model)
+
     def _lower(self, model: Model, plan: Plan, quantized: Quantized, target: Target) -> Lowered:
         from edgefuse.targets.openvino.emit import quantized_graph, write_ir
 

@@ -29,8 +29,11 @@ from edgefuse.graph import (
     add_node,
     clone_model,
     constant,
+    dims,
     is_float,
     model_to_bytes,
+    source_name,
+    static_shape,
 )
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedWeight
@@ -146,6 +149,8 @@ def write_ir(model: Model) -> tuple[bytes, bytes]:
             "OpenVINO cannot read the model: " + _refused_operators(str(error)),
             hint="another target, or replace the operator before export",
         ) from error
+    _name_inputs(network, model)
+    _check_shapes(network, model)
     _name_by_position(network)
     with tempfile.TemporaryDirectory(prefix="edgefuse-") as folder:
         path = Path(folder) / "model.xml"
@@ -157,6 +162,59 @@ def _refused_operators(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if "failed" in line.lower() or "unsupported" in line.lower()]
     return " ".join((told or lines)[-2:])[:400]
+
+
+# What these read of the input is its type or its sizes (and nothing at all: a ratio matters in training).
+_NOT_THE_NUMBERS = {("CastLike", 1), ("Dropout", 1), ("Shape", 0), ("Size", 0)}
+
+
+def _name_inputs(network: Any, model: Model) -> None:
+    """Give every input of the network its user's name back where the reader lost it.
+
+    The reader leaves out inputs that it does not need, and keeps the order of the rest. Raises
+    UnsupportedError where it left out one that decides the result.
+    """
+    names = [value.name or "" for value in model.graph.inputs]
+    held = [set(port.get_names()) & set(names) for port in network.inputs]
+    found = {name for known in held for name in known}
+    nameless = [port for port, known in zip(network.inputs, held, strict=True) if not known]
+    lost = [v for v in model.graph.inputs if v.name not in found and (v.uses() or v.is_graph_output())]
+    if len(nameless) < len(lost):
+        lost = [value for value in lost if _decides(value)]
+    if len(nameless) < len(lost):
+        value = lost[0]
+        reader = next(use.node for use in value.uses())
+        raise UnsupportedError(
+            f"OpenVINO cannot read the model: its reader ignores the input {value.name!r} of node "
+            f"{source_name(reader)!r} ({reader.op_type})",
+            hint="make it a constant before export, or take another target",
+        )
+    for port, value in zip(nameless, lost, strict=False):
+        port.get_tensor().add_names({value.name})
+
+
+def _decides(value: Value) -> bool:
+    """Return whether the numbers in an input matter: it is not empty, and read for more than its shape."""
+    if 0 in (dims(value) or ()):
+        return False
+    return any((use.node.op_type, use.idx) not in _NOT_THE_NUMBERS for use in value.uses())
+
+
+def _check_shapes(network: Any, model: Model) -> None:
+    """Raise UnsupportedError where the reader makes another shape of an output than the model says."""
+    by_name = {name: port for port in network.outputs for name in port.get_names()}
+    for value in model.graph.outputs:
+        wanted, port = static_shape(value), by_name.get(value.name or "")
+        if wanted is None or port is None or not port.get_partial_shape().is_static:
+            continue
+        got = tuple(port.get_shape())
+        if got != wanted:
+            raise UnsupportedError(
+                f"OpenVINO reads the model as another one: the shape of its output {value.name!r}",
+                expected="x".join(map(str, wanted)),
+                got="x".join(map(str, got)),
+                hint="another target, or another form of the operator that writes it",
+            )
 
 
 def _name_by_position(network: Any) -> None:

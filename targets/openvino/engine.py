@@ -20,14 +20,20 @@ class OpenVinoEngine(Engine):
         self._version = version
         self._options = dict(options)
         self._request: Any = compiled.create_infer_request()
+        self._read = {name for port in compiled.inputs for name in port.get_names()}
         self._outputs = [(sorted(port.get_names()), port) for port in compiled.outputs]
 
     def run(self, feeds: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return every output under each of its names; copies, so that a later call leaves them alone."""
-        results = self._request.infer(dict(feeds), share_inputs=True, share_outputs=False)
+        """Return every output under each of its names; copies, so that a later call leaves them alone.
+
+        Inputs that the network does not read were left out of it.
+        """
+        read = {name: array for name, array in feeds.items() if name in self._read}
+        results = self._request.infer(read, share_inputs=True, share_outputs=False)
         named = {}
         for names, port in self._outputs:
-            for name in names:
+            # An output that is the input itself bears both names.
+            for name in [name for name in names if name not in feeds] or names:
                 named[name] = results[port]
         return named
 
