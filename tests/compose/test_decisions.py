@@ -81,7 +81,9 @@ def test_int8_that_was_asked_for_goes_first_whatever_it_costs(race: Race | None)
     assert (_ids(order), note) == (["int8", "float"], "")
 
 
-@pytest.mark.parametrize(("predicted", "first"), [(0.3, "int8"), (0.5, "int8"), (0.51, "float"), (2.0, "float")])
+@pytest.mark.parametrize(
+    ("predicted", "first"), [(0.3, "int8"), (0.5, "int8"), (0.51, "float"), (2.0, "float")]
+)
 def test_where_the_target_is_not_here_both_are_shipped_and_a_clear_prediction_decides(
     predicted: float, first: str
 ) -> None:
