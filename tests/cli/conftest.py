@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +13,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from command_line import Cli, Result
 from tiny_models import conv_net, samples
 
 import edgefuse
 from edgefuse.cli import main
 
 PREPROCESS = 'color = "rgb"\nheight = 16\nwidth = 16\nmean = 127.5\nstd = 127.5\n'
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one call of the command line did."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Result]
 
 
 @pytest.fixture
@@ -51,28 +33,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
         return Result(code, streams.out, streams.err)
 
     return run
-
-
-def refused(result: Result, code: int, *words: str) -> None:
-    """Assert one error block that holds `words`, nothing on stdout, the exit code, and no traceback."""
-    assert result.code == code, result
-    assert result.out == "", result
-    assert result.err.startswith("error: "), result
-    assert sum(line.startswith("error:") for line in result.err.splitlines()) == 1, result.err
-    assert "Traceback" not in result.err
-    assert "a bug of edgefuse" not in result.err, result.err
-    for word in words:
-        assert word in result.err, f"{word!r} is not in:\n{result.err}"
-
-
-def refused_as_json(result: Result, code: int, kind: str) -> None:
-    """Assert the same error as one JSON object on stdout."""
-    assert result.code == code, result
-    error = result.json["error"]
-    assert sorted(error) == ["expected", "got", "hint", "kind", "message"]
-    assert error["kind"] == kind
-    assert error["message"]
-    assert result.err.startswith("error: " + error["message"])
 
 
 @pytest.fixture(scope="session")
