@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from edgefuse.graph import Model, Node, constant, is_float
+from edgefuse.graph import Model, constant, is_float
 from edgefuse.lowering.float16_range import float16_fault
 from edgefuse.plans import Plan
 from edgefuse.targets.tensorrt.importer import read_table, rows_for, version_key
@@ -41,21 +41,25 @@ def precision_plan(model: Model, plan: Plan) -> dict[str, Any]:
         "model_precision": "fp32",
         "planned": "fp16" if half else "fp32",
         "layers": layers,
-        "casts": _casts(nodes, {row["node"]: row["precision"] for row in layers}),
+        "casts": _casts(model, {row["node"]: row["precision"] for row in layers}),
     }
 
 
-def _casts(nodes: list[Node], precision: Mapping[Any, Any]) -> list[dict[str, Any]]:
+def _casts(model: Model, precision: Mapping[Any, Any]) -> list[dict[str, Any]]:
+    """Return each tensor and the precision that it is read in, where it is written in another.
+
+    Inputs and outputs of the graph are fp32.
+    """
+    reads = [(value, precision[node.name]) for node in model.graph for value in node.inputs]
+    reads += [(value, "fp32") for value in model.graph.outputs]
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for node in nodes:
-        to = precision[node.name]
-        for value in node.inputs:
-            if value is None or not is_float(value) or constant(value) is not None:
-                continue
-            producer = value.producer()
-            source = precision[producer.name] if producer is not None else "fp32"
-            if source != to:
-                found[value.name or "", to] = {"tensor": value.name, "from": source, "to": to}
+    for value, to in reads:
+        if value is None or not is_float(value) or constant(value) is not None:
+            continue
+        producer = value.producer()
+        source = precision[producer.name] if producer is not None else "fp32"
+        if source != to:
+            found[value.name or "", to] = {"tensor": value.name, "from": source, "to": to}
     return list(found.values())
 
 

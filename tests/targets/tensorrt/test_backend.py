@@ -145,6 +145,9 @@ def test_precision_json_names_every_layer_with_its_reason_and_the_casts() -> Non
         source = producer.get(cast["tensor"])
         assert cast["from"] == (layers[source]["precision"] if source else "fp32")
         assert cast["from"] != cast["to"]
+    last = layers[producer["y"]]["precision"]
+    at_output = {"tensor": "y", "from": "fp16", "to": "fp32"}
+    assert (at_output in written["casts"]) == (last == "fp16")
 
 
 def test_an_fp32_plan_says_so() -> None:
