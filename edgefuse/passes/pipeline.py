@@ -44,6 +44,9 @@ ORDER: tuple[str, ...] = (
     "fold_pads",
 )
 
+# After these every value that is left has the shape it had; inference is most of what a round costs.
+_KEEP_SHAPES = frozenset({"remove_dead_code", "share_weights", "eliminate_common_subexpressions"})
+
 # The zoo settles in three to five rounds; more than this means that two passes undo each other.
 MAX_ROUNDS = 12
 
@@ -51,7 +54,7 @@ MAX_ROUNDS = 12
 def canonicalize(model: Model) -> list[PassResult]:
     """Bring the model to its canonical form, in place; returns one result for each pass of ORDER, summed up.
 
-    Passes run in ORDER, shapes are inferred after each pass that changed something, and the round is repeated
+    Passes run in ORDER, shapes are inferred after each pass that changed any, and the round is repeated
     until no pass changes anything (a pass is not run again while nothing changed since it last found
     nothing). A second call changes nothing. Where MAX_ROUNDS is reached, the model is right but may be not
     the smallest, and a last result named "pipeline" says which passes were still changing it.
@@ -76,8 +79,9 @@ def canonicalize(model: Model) -> list[PassResult]:
             active.append(name)
             changed[name] += result.changed
             notes[name].extend(result.notes)
-            infer_shapes(model)
-            name_dimensions(model)
+            if name not in _KEEP_SHAPES:
+                infer_shapes(model)
+                name_dimensions(model)
         if not active:
             break
     results = [PassResult(name, changed[name], tuple(dict.fromkeys(notes[name]))) for name in ORDER]
