@@ -366,6 +366,13 @@ def test_chain_that_comes_to_nothing_disappears() -> None:
     assert ops(model) == {"Relu": 2}
 
 
+def test_factors_that_cancel_but_stretch_the_tensor_are_left() -> None:
+    b = Build()
+    x = b.op("Mul", b.x([1, 1, 3, 3]), b.w(np.full((6, 1, 1), 2.0)))
+    model = b.y(b.op("Mul", x, b.w(np.full((6, 1, 1), 0.5)))).model()
+    assert not apply(fold_scale_shift, model)
+
+
 def test_mul_add_alone_is_left() -> None:
     b = Build()
     model = b.y(b.op("Add", b.op("Mul", b.x([1, 4, 3, 3]), b.rand(4, 1, 1)), b.rand(4, 1, 1))).model()

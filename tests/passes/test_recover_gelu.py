@@ -149,6 +149,15 @@ def test_other_tanh(slope: float, cubic: float) -> None:
     check(b, b.op("Mul", b.op("Mul", x, tanh_gate(b, x, slope, cubic)), b.w(0.5)), taken=False)
 
 
+def test_square_beside_the_cube() -> None:
+    b = Build()
+    x = b.x([2, 4])
+    odd = b.op("Add", x, b.op("Mul", b.op("Pow", x, b.w(3.0)), b.w(0.044715)))
+    both = b.op("Add", odd, b.op("Mul", b.op("Mul", x, x), b.w(0.1)))
+    gate = b.op("Add", b.op("Tanh", b.op("Mul", both, b.w(SLOPE))), b.w(1.0))
+    check(b, b.op("Mul", b.op("Mul", x, gate), b.w(0.5)), taken=False)
+
+
 def test_other_shift_in_the_gate() -> None:
     b = Build()
     x = b.x([2, 4])

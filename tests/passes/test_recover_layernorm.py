@@ -303,6 +303,14 @@ def test_different_axes_of_mean_and_variance() -> None:
     check(b, divided(b, b.op("Sub", x, mean(b, x)), b.op("Add", v, b.w(EPS))), taken=False)
 
 
+def test_variance_around_a_mean_over_another_axis() -> None:
+    b = Build()
+    x = b.x([2, 8, 8])
+    other = b.op("Sub", x, mean(b, x, (1,)))
+    v = b.op("Add", mean(b, square(b, other)), b.w(EPS))
+    check(b, divided(b, b.op("Sub", x, mean(b, x)), v), taken=False)
+
+
 def test_variance_of_another_tensor() -> None:
     b = Build()
     x, y = b.x([2, 8]), b.x([2, 8], "y")
