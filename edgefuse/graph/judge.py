@@ -13,6 +13,8 @@ import numpy as np
 
 from edgefuse.errors import UnsupportedError
 from edgefuse.graph.kernels.call import Array
+from edgefuse.graph.older_sets import for_installed_runtime, newest_runtime_opset
+from edgefuse.graph.opsets import CANONICAL_OPSET
 
 if TYPE_CHECKING:
     import onnx
@@ -53,6 +55,8 @@ def judge_session(model: bytes | str | os.PathLike[str], threads: int = 1) -> on
     options.use_deterministic_compute = True
     options.log_severity_level = 4
     source = _without_saturation(model)
+    if isinstance(source, bytes) and newest_runtime_opset() < CANONICAL_OPSET:
+        source = for_installed_runtime(source)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 

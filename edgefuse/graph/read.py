@@ -100,7 +100,9 @@ def model_from_proto(
 
 def clone_model(model: ir.Model) -> ir.Model:
     """Return a copy whose graph can be changed freely; weights are shared, since nobody writes into them."""
-    return model.clone()
+    copy = model.clone()
+    copy.graph.meta.pop("edgefuse.names", None)  # the names in use are the copy's own from here on
+    return copy
 
 
 def model_digest(model: ir.Model) -> str:

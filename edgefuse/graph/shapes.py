@@ -16,8 +16,8 @@ __all__ = ["bind_dimensions", "infer_shapes"]
 def infer_shapes(model: ir.Model) -> None:
     """Fill in dtype and shape of every value that onnx can infer, in place; the user's symbols are kept.
 
-    Stale shapes of inner values are dropped first, so that a changed input shape reaches every value.
-    What cannot be inferred (the output of a custom operator) keeps the shape that the file gave it.
+    What cannot be inferred (the output of a custom operator) keeps the shape that it has; `bind_dimensions`
+    drops stale shapes first.
     """
     logger = logging.getLogger("onnx_ir.passes.common.shape_inference")
     level = logger.level

@@ -37,6 +37,7 @@ from edgefuse.graph import (
 )
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedWeight
+from edgefuse.targets.openvino.engine import import_openvino
 
 __all__ = ["FAKE_QUANTIZE_SUFFIX", "quantized_graph", "write_ir"]
 
@@ -136,7 +137,7 @@ def write_ir(model: Model) -> tuple[bytes, bytes]:
     Raises ToolMissingError without OpenVINO, UnsupportedError naming the operators that its reader refuses.
     """
     try:
-        import openvino
+        openvino = import_openvino()
     except ImportError as error:
         raise ToolMissingError(
             "writing the payload needs OpenVINO, which is not installed",

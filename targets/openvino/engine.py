@@ -1,12 +1,13 @@
 """Runs OpenVINO IR. Python 3.6 syntax; needs numpy and openvino."""
 
 import os
+import sys
 from typing import Any, Dict, Mapping
 
 from edgefuse.errors import ArtifactError, DeviceError
 from edgefuse.runtime.engine import Engine, Files, read_file
 
-__all__ = ["OpenVinoEngine", "load_engine"]
+__all__ = ["OpenVinoEngine", "import_openvino", "load_engine"]
 
 
 class OpenVinoEngine(Engine):
@@ -58,6 +59,19 @@ class OpenVinoEngine(Engine):
         return described
 
 
+def import_openvino() -> Any:
+    """Return the openvino module, imported without its telemetry. Raises ImportError where it is not installed.
+
+    `import openvino` starts openvino_telemetry, which writes to the home folder and, where no consent file
+    says no, sends events. A robot does not phone home; without that package openvino uses its own
+    do-nothing class.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino
+
+
 def load_engine(files: Files, entry: str, options: Mapping[str, Any]) -> OpenVinoEngine:
     """Return the payload compiled for this machine.
 
@@ -65,8 +79,7 @@ def load_engine(files: Files, entry: str, options: Mapping[str, Any]) -> OpenVin
     cores), profile (True: time each kernel).  Raises ImportError without openvino, ArtifactError for an IR
     that cannot be read, DeviceError where the device refuses to compile it.
     """
-    import openvino
-
+    openvino = import_openvino()
     core = openvino.Core()
     try:
         if isinstance(files, str):
