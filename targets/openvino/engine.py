@@ -60,7 +60,7 @@ class OpenVinoEngine(Engine):
 
 
 def import_openvino() -> Any:
-    """Return the openvino module, imported without its telemetry. Raises ImportError where it is not installed.
+    """Return the openvino module, imported without its telemetry; raises ImportError without it.
 
     `import openvino` starts openvino_telemetry, which writes to the home folder and, where no consent file
     says no, sends events. A robot does not phone home; without that package openvino uses its own
