@@ -10,7 +10,7 @@ import yaml
 
 from edgefuse.backend import YES, Candidate, Verdict
 from edgefuse.device import Target
-from edgefuse.graph import Node, Value, constant, dims, input_value, scalar
+from edgefuse.graph import Node, Value, constant, dims, input_value
 from edgefuse.plans import Format, Precision
 
 __all__ = ["judge"]
@@ -48,25 +48,32 @@ def _one_kernel(candidate: Candidate) -> Verdict:
         if outside:
             return Verdict(False, f"{outside[0]} is not part of OpenVINO's generated kernels")
         return YES
-    sums = 0
+    folded = True  # so far everything goes into the weights
     for previous, node in zip(candidate.nodes, candidate.nodes[1:], strict=False):
         if node.op_type not in anchor["epilogue"]:
             return Verdict(False, f"{candidate.anchor.op_type} takes no {node.op_type} into its kernel")
+        if previous.op_type in rules()["last"]:
+            return Verdict(False, f"after {previous.op_type} nothing joins the kernel")
         other = _other_input(node, previous.outputs[0])
-        if other is None or constant(other) is not None:
-            continue
-        sums += 1
-        if node.op_type != anchor.get("residual"):
-            return Verdict(False, f"{candidate.anchor.op_type} takes {node.op_type} only with a constant")
-        if dims(other) != dims(node.outputs[0]):
-            return Verdict(False, "a sum that broadcasts is a kernel of its own")
-        if other.is_graph_input() and candidate.anchor.inputs[0] is other:
-            return Verdict(
-                False, "a sum with the graph input that the convolution reads is not done in place"
-            )
-        if sums > 1:
-            return Verdict(False, "only one sum is done in place")
+        if other is not None and constant(other) is None:
+            if node.op_type != anchor.get("residual"):
+                return Verdict(False, f"{candidate.anchor.op_type} takes {node.op_type} only with a constant")
+            if not folded:
+                return Verdict(False, "after an activation, or another sum, a sum is a kernel of its own")
+            apart = _sum_apart(candidate.anchor, node, other)
+            if apart:
+                return Verdict(False, apart)
+        folded = folded and node.op_type in anchor.get("before_residual", ())
     return YES
+
+
+def _sum_apart(anchor: Node, node: Node, other: Value) -> str:
+    """Return why the sum with the other branch is not done in place, or ""."""
+    if dims(other) != dims(node.outputs[0]):
+        return "a sum that broadcasts is a kernel of its own"
+    if other.is_graph_input() and anchor.inputs[0] is other:
+        return "a sum with the graph input that the convolution reads is not done in place"
+    return ""
 
 
 def _other_input(node: Node, through: Value) -> Value | None:
@@ -93,35 +100,12 @@ def _int8(candidate: Candidate, target: Target) -> Verdict:
         source = target.support(producer.op_type, "int8")
         if source.level == "float-output":
             return Verdict(False, source.reason)
-    return _int8_residual(candidate)
+    return _int8_sum(candidate)
 
 
-def _int8_residual(candidate: Candidate) -> Verdict:
+def _int8_sum(candidate: Candidate) -> Verdict:
     for previous, node in zip(candidate.nodes, candidate.nodes[1:], strict=False):
         other = _other_input(node, previous.outputs[0])
-        if (
-            node.op_type == "Add"
-            and other is not None
-            and constant(other) is None
-            and not _never_negative(other)
-        ):
-            return Verdict(False, rules()["int8"]["residual_reason"])
+        if other is not None and constant(other) is None:
+            return Verdict(False, rules()["int8"]["sum_reason"])
     return YES
-
-
-def _never_negative(value: Value, depth: int = 8) -> bool:
-    """Return whether a tensor holds no negative number whatever the input, by the operators that write it."""
-    producer = value.producer()
-    if producer is None or depth == 0:
-        return False
-    if producer.op_type in rules()["int8"]["never_negative"]:
-        return True
-    if producer.op_type == "Clip":
-        low = scalar(input_value(producer, 1))
-        return low is not None and low >= 0
-    source = input_value(producer, 0)
-    return (
-        producer.op_type in rules()["int8"]["keeps_sign"]
-        and source is not None
-        and _never_negative(source, depth - 1)
-    )
