@@ -19,7 +19,7 @@ import numpy as np
 
 from edgefuse.compose.accuracy import Judge, open_judge
 from edgefuse.compose.decisions import choose_order, require_float_accuracy, require_int8_kernels
-from edgefuse.compose.interface import check_dtypes, check_labels
+from edgefuse.compose.interface import check_labels, check_tensors
 from edgefuse.compose.options import BuildOptions, with_config
 from edgefuse.compose.outputs import require_artifact_place
 from edgefuse.compose.package import pack
@@ -110,6 +110,11 @@ class _Build:
         output = self._output()
         prepared, calibration = self._prepare()
         here = runs_here(prepared)
+        if not here:
+            self._note(
+                f"unchecked, for {prepared.target.device.name} is not here: times, and which kernels its "
+                "runtime makes of the plan"
+            )
         judge = open_judge(
             prepared, self.options.metric, self._evaluation(prepared, calibration), self.labels
         )
@@ -161,7 +166,7 @@ class _Build:
             data = data.spread(CALIBRATION_SAMPLES)
             sizes = {name: array.shape for name, array in data[0].feeds.items()}
         prepared = prepare(original, self.target, sizes)
-        check_dtypes(prepared.inputs, prepared.outputs)
+        check_tensors(prepared.inputs, prepared.outputs)
         check_labels(self.labels, prepared.outputs)
         self.progress("read and canonicalise", 1, 1)
         return prepared, data

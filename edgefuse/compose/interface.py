@@ -13,10 +13,13 @@ from edgefuse.errors import InputError, UnsupportedError, UsageError
 from edgefuse.graph import Model, dims
 from edgefuse.runtime.tensors import TensorInfo
 
-__all__ = ["check_dtypes", "check_inputs", "check_labels", "check_memory", "check_shapes"]
+__all__ = ["check_inputs", "check_labels", "check_memory", "check_shapes", "check_tensors"]
 
 # Runtimes count elements in 32 bits.
 _LARGEST = 2**31 - 1
+# What the manifest takes (edgefuse/artifact/manifest.py).
+_LONGEST_NAME, _LONGEST_SYMBOL, _MOST_AXES = 500, 200, 32
+_LONGEST_LABEL = 1000
 
 
 def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
@@ -54,22 +57,42 @@ def check_inputs(model: Model, path: str) -> None:
             )
 
 
-def check_dtypes(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
-    """Raise UnsupportedError for an input or output of a dtype that an artifact cannot name."""
+def check_tensors(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+    """Raise UnsupportedError for an input or output that an artifact cannot describe (docs/artifact.md)."""
     for side, infos in (("input", inputs), ("output", outputs)):
         for info in infos:
+            name = info.name[:80]
             if info.dtype not in DTYPES:
-                kind = "text" if info.dtype == "object" else info.dtype
                 raise UnsupportedError(
-                    f"{side} {info.name!r} is of a type that an artifact cannot hold",
+                    f"{side} {name!r} is of a type that an artifact cannot hold",
                     expected=", ".join(sorted(DTYPES)),
-                    got=kind,
+                    got="text" if info.dtype == "object" else info.dtype,
                     hint="put a Cast before the model's edge when exporting",
+                )
+            if not 1 <= len(info.name) <= _LONGEST_NAME:
+                raise UnsupportedError(
+                    f"{side} {name!r} has a name that an artifact cannot hold",
+                    expected=f"1 to {_LONGEST_NAME} characters",
+                    got=f"{len(info.name)} characters",
+                )
+            if 0 in info.shape:
+                raise UnsupportedError(f"{side} {name!r} holds no element", got=str(info.shape))
+            if len(info.shape) > _MOST_AXES or any(len(str(size)) > _LONGEST_SYMBOL for size in info.shape):
+                raise UnsupportedError(
+                    f"{side} {name!r} has a shape that an artifact cannot hold",
+                    expected=f"{_MOST_AXES} axes, symbols of {_LONGEST_SYMBOL} characters",
                 )
 
 
 def check_labels(labels: Sequence[str] | None, outputs: Sequence[TensorInfo]) -> None:
-    """Raise InputError where a classifier has another number of classes than there are labels."""
+    """Raise InputError where a classifier has another number of classes than labels, or one is no name."""
+    longest = max(labels or [], key=len, default="")
+    if len(longest) > _LONGEST_LABEL:
+        raise InputError(
+            f"the labels do not look like class names: one has {len(longest)} characters",
+            expected=f"at most {_LONGEST_LABEL}",
+            got=f"{longest[:40]}...",
+        )
     if labels is None or len(outputs) != 1 or len(outputs[0].shape) != 2:
         return
     classes = outputs[0].shape[1]

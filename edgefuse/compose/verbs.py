@@ -41,6 +41,7 @@ def plan_from_options(given: Mapping[str, Any], progress: Progress = silent) -> 
         found, quantized = int8_plan(prepared, tables, work.options.precision, work.threads, None)
         if quantized:
             return found, notes
+        notes.append("no int8: nothing in int8 is faster (estimate)")
     if device.int8 == "none":
         notes.append(f"no int8 on {device.name}: {device.int8_reason}")
     elif calibration is None and work.options.precision in ("auto", "int8"):

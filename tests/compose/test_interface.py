@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 from tiny_models import conv_net, one_node
 
-from edgefuse.compose.interface import check_dtypes, check_labels, check_memory, check_shapes
+from edgefuse.compose.interface import check_labels, check_memory, check_shapes, check_tensors
 from edgefuse.compose.prepare import load_model
 from edgefuse.compose.sessions import open_session
 from edgefuse.errors import InputError, UnsupportedError, UsageError
@@ -38,12 +38,30 @@ def test_inputs_without_rank_or_elements_are_refused_and_a_shape_helps(tmp_path:
 
 def test_dtypes_that_an_artifact_cannot_name(tmp_path: Path) -> None:
     good = [TensorInfo("x", "float32", (1,))]
-    check_dtypes(good, good)
+    check_tensors(good, good)
     for bad, word in (("object", "text"), ("bfloat16", "bfloat16"), ("complex64", "complex64")):
         for sides in (([TensorInfo("z", bad, (1,))], good), (good, [TensorInfo("z", bad, (1,))])):
             with pytest.raises(UnsupportedError, match="'z' is of a type") as caught:
-                check_dtypes(*sides)
+                check_tensors(*sides)
             assert caught.value.got == word
+
+
+@pytest.mark.parametrize(
+    ("info", "word"),
+    [
+        (TensorInfo("", "float32", (1,)), "a name that an artifact cannot hold"),
+        (TensorInfo("n" * 501, "float32", (1,)), "501 characters"),
+        (TensorInfo("y", "float32", (1, 0)), "holds no element"),
+        (TensorInfo("y", "float32", (1,) * 33), "32 axes"),
+        (TensorInfo("y", "float32", ("s" * 201,)), "symbols of 200 characters"),
+    ],
+)
+def test_tensors_that_the_manifest_would_refuse_after_all_the_work(info: TensorInfo, word: str) -> None:
+    good = [TensorInfo("n" * 500, "float32", ("s" * 200,) * 32)]
+    check_tensors(good, good)
+    with pytest.raises(UnsupportedError) as caught:
+        check_tensors(good, [info])
+    assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +78,11 @@ def test_labels_are_counted_where_the_output_is_a_classifier(
     else:
         with pytest.raises(InputError, match="has 4 classes"):
             check_labels(["a", "b", "c"], outputs)
+
+
+def test_labels_that_are_no_names() -> None:
+    with pytest.raises(InputError, match="one has 1001 characters"):
+        check_labels(["a", "b" * 1001], [TensorInfo("y", "float32", (1, 2))])
 
 
 def test_a_sample_larger_than_the_memory_is_refused() -> None:
