@@ -57,11 +57,14 @@ class Quantized:
 
     activations: by value name.  weights: by (node name, input index), since two nodes may read one float
     weight at different scales.  outputs: value names whose *writer* keeps float (not requantized in place).
+    biases: by node name, the float32 [channels] bias that replaces the node's own (zeros where it has none);
+    how a node takes it: edgefuse.lowering.apply_biases.
     """
 
     activations: Mapping[str, QuantizedActivation] = field(default_factory=dict)
     weights: Mapping[tuple[str, int], QuantizedWeight] = field(default_factory=dict)
     scheme: str = ""
+    biases: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.weights)

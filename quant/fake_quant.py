@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgefuse.graph import Model, Node, Value, add_constant, add_node, clone_model
+from edgefuse.lowering import apply_biases
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized, QuantizedActivation
 
@@ -50,6 +51,7 @@ def simulated_graph(model: Model, plan: Plan, quantized: Quantized) -> Model:
         inside = {id(v) for name in group.nodes for v in nodes[name].outputs}
         for name in group.nodes:
             _round_inputs(nodes[name], inside, quantized, shared)
+    apply_biases(copy, quantized.biases)
     return copy
 
 

@@ -30,7 +30,7 @@ from edgefuse.graph import (
     model_to_bytes,
     replace_node,
 )
-from edgefuse.lowering import lower_model
+from edgefuse.lowering import apply_biases, lower_model
 from edgefuse.plans import Format, Group, Plan, Precision
 from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedWeight
 
@@ -69,6 +69,7 @@ class FamilyBackend(Backend):
         planned = {name for group in plan.groups if group.precision == "int8" for name in group.nodes}
         # Names first: writing one node renames what the next one reads.
         reads = [(node, node.inputs[0].name or "") for node in payload.graph if node.name in planned]  # type: ignore[union-attr]
+        apply_biases(payload, quantized.biases)
         for node, read in reads:
             _write_integers(node, quantized.activations[read], quantized.weights[(node.name or "", 1)])
         requires = {"onnxruntime": target.runtime.requirements[0]}

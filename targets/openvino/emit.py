@@ -35,6 +35,7 @@ from edgefuse.graph import (
     source_name,
     static_shape,
 )
+from edgefuse.lowering import apply_biases
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedWeight
 from edgefuse.targets.openvino.engine import import_openvino
@@ -58,6 +59,7 @@ def quantized_graph(model: Model, plan: Plan, quantized: Quantized) -> Model:
         inside = {id(v) for name in group.nodes for v in nodes[name].outputs}
         for name in group.nodes:
             _quantize_inputs(nodes[name], inside, quantized, shared)
+    apply_biases(copy, quantized.biases)
     if shared:
         copy.graph.opset_imports[_DOMAIN] = 1
     return copy
