@@ -6,9 +6,9 @@ in the onnx wheel's reference operators, and what has neither is expanded by the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from edgefuse.graph.kernels.call import Array, Call, is_carried_float
 from edgefuse.graph.kernels.library import LibraryOps
 
 __all__ = [
+    "Around",
     "Precision",
     "Reference",
     "evaluate_node",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 Precision = Literal["float64", "native"]
+# (node, its inputs, the reference's own way from inputs to outputs) -> the node's outputs.
+Around: TypeAlias = "Callable[[ir.Node, tuple[Any, ...], Callable[[tuple[Any, ...]], list[Any]]], list[Any]]"
 
 
 @dataclass(slots=True)
@@ -64,7 +67,9 @@ class Reference:
     float4) round as they do on a device. "native": the dtypes that ONNX prescribes.
 
     Covers If, Loop, Scan, sequences, optionals, local functions and opsets 7 to the newest of the onnx wheel.
-    A shape computed through float arithmetic is computed in `precision` too. Schedules and constants are kept
+    A shape computed through float arithmetic is computed in `precision` too.
+    around: called for every node that runs, in place of the kernel that it is handed; it may change inputs,
+    outputs, or compute by itself.  None: nothing is changed. Schedules and constants are kept
     from the first run on: make a new Reference after the model was changed.
 
     >>> import onnx_ir as ir
@@ -75,11 +80,13 @@ class Reference:
     [array([0., 2.])]
     """
 
-    def __init__(self, model: ir.Model, *, precision: Precision = "float64") -> None:
+    def __init__(
+        self, model: ir.Model, *, precision: Precision = "float64", around: Around | None = None
+    ) -> None:
         if precision not in ("float64", "native"):
             raise InputError(f"unknown precision '{precision}'", expected="float64 or native")
         self._model = model
-        self._executor = _Executor(model, float64=precision == "float64")
+        self._executor = _Executor(model, float64=precision == "float64", around=around)
 
     def run(
         self, feeds: Mapping[str, Array | Sequence[Any] | None], fetch: Sequence[str] | None = None
@@ -124,8 +131,9 @@ class Reference:
 class _Executor:
     """Runs graphs, subgraphs and functions of one model; holds its constants and schedules."""
 
-    def __init__(self, model: ir.Model | None, *, float64: bool) -> None:
+    def __init__(self, model: ir.Model | None, *, float64: bool, around: Around | None = None) -> None:
         self._float64 = float64
+        self._around = around
         self._functions: dict[tuple[str, str, str], ir.Function] = dict(model.functions) if model else {}
         self._constants: dict[ir.Value, Any] = {}
         self._schedules: dict[tuple[int, tuple[ir.Value, ...]], list[_Step]] = {}
@@ -203,7 +211,9 @@ class _Executor:
     def _run_node(self, node: ir.Node, scope: _Scope) -> list[Any]:
         inputs = tuple(self._read(value, scope) for value in node.inputs)
         attributes = resolve_attributes(node, scope.attributes)
-        return self.call(node, inputs, attributes, scope)
+        if self._around is None:
+            return self.call(node, inputs, attributes, scope)
+        return self._around(node, inputs, lambda given: self.call(node, given, attributes, scope))
 
     def call(
         self, node: ir.Node, inputs: tuple[Any, ...], attributes: dict[str, ir.Attr], scope: _Scope
