@@ -13,13 +13,7 @@ __all__ = ["kernels", "read_back"]
 # Layers that are no work of ours, or folded away at compile time.
 _NO_WORK = frozenset({"Const", "Input", "Output", "Parameter", "Result"})
 # The reader's own additions to a node's name.
-_ADDED = (
-    "/WithoutBiases",
-    "/DequantizationMultiply",
-    "/DequantizationSubtract",
-    "_original",
-    FAKE_QUANTIZE_SUFFIX,
-)
+_ADDED = ("/WithoutBiases", "/DequantizationMultiply", "/DequantizationSubtract", "_original")
 
 
 def kernels(compiled: Any) -> list[Kernel]:
@@ -63,7 +57,7 @@ def read_back(found: list[Kernel], plan: Plan) -> Readback:
     """Return for each planned group whether one kernel holds it in the planned precision.
 
     OpenVINO lists the layers that went into a kernel by name and drops some (a folded constant, a convolution
-    renamed by a fusion). So a group is confirmed if its last node that OpenVINO still names stands in one
+    renamed by a fusion); what writes a graph output it calls by the output. So a group is confirmed if its last node that OpenVINO still names stands in one
     kernel with every other node of the group that it names, and, for int8, if that kernel is an int8 one.
     """
     home: dict[str, list[int]] = {}
@@ -75,6 +69,12 @@ def read_back(found: list[Kernel], plan: Plan) -> Readback:
 
 def _row(group: Group, home: dict[str, list[int]], found: list[Kernel]) -> GroupReadback:
     where = {name: home[name] for name in group.nodes if name in home}
+    written = []
+    if group.nodes[-1] not in home:
+        # A rounding to int8 that runs in the kernel stands for what it rounds; alone it is no kernel of ours.
+        rounded = [name + FAKE_QUANTIZE_SUFFIX for name in group.writes] if where else []
+        written = [name for name in (*group.writes, *rounded) if name in home]
+        where.update((name, home[name]) for name in written)
     if not where:
         return GroupReadback(group.id, False, "", "", None, "folded away, or not named by the runtime")
     candidates = set.intersection(*(set(indices) for indices in where.values()))
@@ -90,7 +90,7 @@ def _row(group: Group, home: dict[str, list[int]], found: list[Kernel]) -> Group
         return GroupReadback(group.id, False, kernel.name, kernel.precision, kernel.ms, why)
     if group.compute_nodes > 1 and len(where) == 1 and len(kernel.nodes) == 1 and len(group.nodes) > 1:
         only = next(iter(where))
-        if group.nodes[-1] != only:
+        if only not in (group.nodes[-1], *written):
             return GroupReadback(
                 group.id, False, kernel.name, kernel.precision, kernel.ms, "only one node of it is named"
             )

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgefuse.backend import Candidate, Verdict, load_backend
 from edgefuse.device import resolve_target
 from edgefuse.fusion import compute_nodes, vertical_candidates
-from edgefuse.graph import Model, Node, constant, infer_shapes, is_float, model_from_proto
+from edgefuse.graph import Model, Node, constant, infer_shapes, is_float, model_from_proto, static_shape
 from edgefuse.plans import Format, Group, Plan, Precision
 from edgefuse.quant import collect_ranges, quantize_plan, scheme_of
 from edgefuse.quantized import Quantized
@@ -138,7 +138,7 @@ def read_back(branches: Branches, precision: Precision, output: str = "float32")
     planned = {label: candidates[names] for label, names in branches.groups.items()}
     plan = plan_of(model, planned, precision, output)
     feeds = {
-        v.name or "": np.random.default_rng(i).uniform(0.2, 2.0, [int(d) for d in v.shape or ()]).astype("f4")
+        v.name or "": np.random.default_rng(i).uniform(0.2, 2.0, static_shape(v)).astype("f4")
         for i, v in enumerate(model.graph.inputs)
     }
     quantized = Quantized()
