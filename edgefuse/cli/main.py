@@ -74,15 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # click returns the code of context.exit(); a verb itself returns None.
         code = edgefuse.main(args=given, prog_name="edgefuse", standalone_mode=False)
         sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as stop:
+        if isinstance(stop.__cause__, EOFError):  # click takes one for ^D at a prompt; there are none here
+            return _report(_explained(stop.__cause__), "--json" in given)
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         _drop_stdout()
         return 1
-    except SystemExit as stop:  # click ends the program itself when the reader of stdout has gone
+    except SystemExit as left:  # click ends the program itself when the reader of stdout has gone
         _drop_stdout()
-        return stop.code if isinstance(stop.code, int) else 1
+        return left.code if isinstance(left.code, int) else 1
     except Exception as error:
         return _report(_explained(error), "--json" in given)
     return code if isinstance(code, int) else 0

@@ -43,4 +43,4 @@ def refused_as_json(result: Result, code: int, kind: str) -> None:
     assert sorted(error) == ["expected", "got", "hint", "kind", "message"]
     assert error["kind"] == kind
     assert error["message"]
-    assert result.err.startswith("error: " + error["message"])
+    assert result.err.lstrip("\n").startswith("error: " + error["message"])

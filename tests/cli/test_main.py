@@ -77,6 +77,7 @@ def test_a_wrong_command_line(cli: Cli, words: tuple[str, ...], word: str) -> No
     [
         (ValueError("one\n  two"), 1, "internal", "a bug of edgefuse: ValueError: one two"),
         (KeyError("k"), 1, "internal", "please report it"),
+        (EOFError("early"), 1, "internal", "a bug of edgefuse: EOFError: early"),
         (AssertionError(), 1, "internal", "AssertionError"),
         (MemoryError("Unable to allocate 9 GiB"), 1, "input", "Unable to allocate 9 GiB"),
         (
@@ -98,7 +99,7 @@ def test_exceptions_that_nobody_foresaw_are_one_block_too(
     monkeypatch.setattr("edgefuse.compose.targets.list_targets", fail)
     result = cli("targets")
     assert (result.code, result.out) == (code, "")
-    assert result.err.startswith("error: ")
+    assert result.err.lstrip("\n").startswith("error: ")
     assert word in result.err
     assert "Traceback" not in result.err
     refused_as_json(cli("targets", "--json"), code, kind)
