@@ -17,7 +17,7 @@ from edgefuse.compose.payloads import Built, open_built
 from edgefuse.compose.prepare import Prepared, tensor_info
 from edgefuse.compose.sessions import first_line, open_session
 from edgefuse.datasets import Dataset, Sample, random_dataset
-from edgefuse.errors import InputError
+from edgefuse.errors import EdgefuseError, InputError, UnsupportedError
 from edgefuse.graph import Model
 from edgefuse.quant import simulated_graph
 from edgefuse.verification import Call, Comparison, compare, default_metric, make_metric, make_self_test
@@ -71,11 +71,30 @@ class Judge:
     def _candidate(self, built: Built, here: bool) -> tuple[Call, Callable[[], None]]:
         if here:
             engine = open_built(built, self.prepared, threads=1)
-            return engine.run, engine.close
+            return _explained(engine.run), engine.close
         model = self.prepared.model
         if built.quantized:
             model = simulated_graph(model, built.plan, built.quantized)
         return session_call(model), lambda: None
+
+
+def _explained(run: Call) -> Call:
+    """Return the deployed runtime's call, with an error that a user can read."""
+
+    def call(feeds: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        try:
+            return run(feeds)
+        except EdgefuseError:
+            raise
+        except Exception as error:  # a vendor's runtime raises what it likes
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+            raise UnsupportedError(
+                f"the runtime of this machine fails on a sample that the model takes: {first_line(error)}",
+                got=shapes,
+                hint="state the sizes with --shape, or take another target",
+            ) from error
+
+    return call
 
 
 class _Watched:

@@ -116,7 +116,7 @@ def _accuracy(built: Built) -> dict[str, Any] | None:
     return {
         "metric": found.metric,
         "value": float(found.value),
-        "drop": float(found.drop),
+        "drop": float(found.drop) + 0.0,  # not -0.0
         "samples": int(found.samples),
     }
 

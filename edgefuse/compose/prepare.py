@@ -107,6 +107,10 @@ def tensor_info(value: Value) -> TensorInfo:
 
 
 def _symbol(text: str) -> str:
-    """Return the symbol in the letters that a manifest takes."""
-    plain = re.sub(r"[^A-Za-z0-9_.\- +*/()]", "_", text)
+    """Return the symbol in the letters that a manifest takes; two symbols never become one.
+
+    >>> _symbol("batch"), _symbol("a#b"), _symbol("a$b")
+    ('batch', 'a_23b', 'a_24b')
+    """
+    plain = re.sub(r"[^A-Za-z0-9_.\- +*/()]", lambda letter: f"_{ord(letter[0]):x}", text)
     return plain if re.match(r"[A-Za-z_]", plain) else f"d_{plain}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from edgefuse.errors import EdgefuseError, InputError
@@ -25,6 +26,13 @@ def open_session(model: Model) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, at most 300 characters."""
+    """Return the first line of an exception's text, at most 300 characters, without places in C++ sources.
+
+    >>> first_line(RuntimeError("[ONNXRuntimeError] : 1 : FAIL : Name:'r' /src/a.h:84 void f(int) size is 3"))
+    "Name:'r' size is 3"
+    """
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    plain = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0])
+    return re.sub(r"/\S+:\d+ .*?\) (?=\S)", "", plain)[:300]

@@ -60,4 +60,4 @@ def print_build(report: Mapping[str, Any]) -> None:
 
 def _figure(value: float | None) -> str:
     """Return a figure in four digits; None stands for one that is not finite (equal outputs in dB)."""
-    return "no finite number" if value is None else f"{value:.4g}"
+    return "no finite number" if value is None else f"{value + 0.0:.4g}"

@@ -6,11 +6,13 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from command_line import Cli, refused
-from tiny_models import conv_net, samples
+from onnx import TensorProto, helper
+from tiny_models import conv_net, one_node, samples, save
 
 import edgefuse
 from edgefuse.artifact import open_artifact
@@ -270,6 +272,62 @@ def test_an_open_batch_is_fixed_by_shape_and_stays_open_without(cli: Cli, work: 
         for name in ("open.efa", "two.efa")
     }
     assert shapes == {"open.efa": ["N", 3, 16, 16], "two.efa": [2, 3, 16, 16]}
+
+
+def test_two_open_sizes_stay_two(cli: Cli, work: Path, host: str) -> None:
+    """A manifest takes fewer letters in a symbol than ONNX: "a#b" and "a$b" must not become one size."""
+    node = helper.make_node("Concat", ["x", "z"], ["y"], "join", axis=0)
+    x, z, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, 6])
+        for name, size in (("x", "a#b"), ("z", "a$b"), ("y", "c"))
+    )
+    save(helper.make_graph([node], "g", [x, z], [y]), work / "two.onnx")
+    assert cli("build", "two.onnx", "--target", "host", "-o", "two.efa").code == 0
+    np.savez("in2.npz", x=np.ones((1, 6), np.float32), z=np.ones((2, 6), np.float32))
+    result = cli("run", "two.efa", "--input", "in2.npz", "--output", "o.npz", "--json")
+    assert result.json["arrays"]["y"]["shape"] == [3, 6]
+
+
+def test_no_drop_is_plain_zero(cli: Cli, work: Path) -> None:
+    arguments = ("build", "net.onnx", *VNNI, "--metric", "worst-group")
+    row = next(line for line in cli(*arguments).out.splitlines() if line.startswith("float"))
+    assert "-0" not in row.split()
+    assert "-0.0" not in cli(*arguments, "--json").out
+
+
+def test_a_runtime_that_fails_on_a_sample_is_named(
+    cli: Cli, work: Path, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgefuse.compose import accuracy
+
+    opened = accuracy.open_built
+
+    def breaking(*arguments: Any, **named: Any) -> Any:
+        engine = opened(*arguments, **named)
+
+        def run(feeds: object) -> object:
+            raise RuntimeError("[CPU] Eltwise node: shapes do not match\n at /src/eltwise.cpp")
+
+        engine.run = run  # type: ignore[method-assign, assignment]
+        return engine
+
+    monkeypatch.setattr(accuracy, "open_built", breaking)
+    result = cli("build", "net.onnx", "--target", "host", "-o", "o.efa")
+    refused(
+        result,
+        1,
+        "fails on a sample that the model takes: [CPU] Eltwise node: shapes do not match",
+        "x [1, 3",
+    )
+    assert not (work / "o.efa").exists()
+
+
+def test_a_sample_on_which_the_model_does_not_run(cli: Cli, work: Path) -> None:
+    one_node(work / "shape.onnx", "Reshape", ["N", 6], np.array([-1, 4]), out=["a", "b"])
+    np.savez("six.npz", x=np.ones((4, 6), np.float32))
+    result = cli("build", "shape.onnx", *VNNI, "--calib", "six.npz")
+    refused(result, 1, "the float model cannot run on a sample", "cannot be reshaped", "x [1, 6]", "--shape")
+    assert "onnxruntime_src" not in result.err
 
 
 def test_an_evaluation_set_of_its_own(cli: Cli, work: Path) -> None:
