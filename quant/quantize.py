@@ -1,24 +1,32 @@
 """Integers and parameters for what a plan keeps in int8.
 
-Weights: symmetric, per output channel, q = clamp(round_half_even(w / s), -limit, limit), s = max|w| / limit.
-Activations: affine over the observed range widened to hold zero, so that zero is exact (Jacob et al. 2018,
-arXiv 1712.05877, eq. 1 and section 3).
+Weights: `edgefuse.quant.weights`. Activations: affine over the observed range widened to hold zero, so that
+zero is exact (Jacob et al. 2018, arXiv 1712.05877, eq. 1 and section 3), symmetric where the scheme says so;
+an operator with fixed output parameters has those. Tensors that share one scale have the union of their ranges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 from edgefuse.errors import InputError
-from edgefuse.graph import Model, Node, attribute, constant, input_value, is_float
+from edgefuse.graph import Model, Node, Value, constant, is_float
 from edgefuse.plans import Plan
 from edgefuse.quant.calibrate import Range
 from edgefuse.quant.scheme import Scheme
+from edgefuse.quant.scheme_file import FixedOutput
+from edgefuse.quant.sharing import scale_groups
+from edgefuse.quant.weights import output_axis, quantize_node_weight, quantize_weight
 from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedWeight
 
-__all__ = ["activation_parameters", "output_axis", "quantize_plan", "quantize_weight", "quantized_reads"]
+__all__ = [
+    "activation_parameters",
+    "output_axis",
+    "quantize_plan",
+    "quantize_weight",
+    "quantized_reads",
+    "value_parameters",
+]
 
 
 def activation_parameters(found: Range, scheme: Scheme) -> QuantizedActivation:
@@ -28,42 +36,23 @@ def activation_parameters(found: Range, scheme: Scheme) -> QuantizedActivation:
     A tensor that is always zero gets scale 1.
     """
     wide = found.including_zero()
+    scale, zero = scheme.grid(wide.low, wide.high)
     low, high = scheme.activation_low, scheme.activation_high
-    if scheme.symmetric:
-        scale = max(-wide.low, wide.high) / high or 1.0
-        return QuantizedActivation(scale, 0, low, high, found.low, found.high)
-    scale = (wide.high - wide.low) / (high - low) or 1.0
-    zero = int(np.clip(round(low - wide.low / scale), low, high))
-    return QuantizedActivation(scale, zero, low, high, found.low, found.high)
+    return QuantizedActivation(float(scale), int(zero), low, high, found.low, found.high)
 
 
-def output_axis(node: Node) -> int:
-    """Return the axis of the weight (input 1) that runs over output channels.
-
-    Conv [O, I/g, ...]: 0.  ConvTranspose [I, O/g, ...]: 1.  MatMul [K, N]: 1.  Gemm: 1, or 0 with transB.
-    """
-    if node.op_type == "Conv":
-        return 0
-    if node.op_type == "ConvTranspose":
-        return 1
-    if node.op_type == "Gemm":
-        return 0 if attribute(node, "transB", 0) else 1
-    return len(constant(node.inputs[1]).shape) - 1  # type: ignore[union-attr]
+def value_parameters(value: Value, found: Range, scheme: Scheme) -> QuantizedActivation:
+    """Return scale and zero point of one tensor: fixed by the operator that writes it, or from its range."""
+    fixed = _fixed(value, scheme)
+    if fixed is None:
+        return activation_parameters(found, scheme)
+    low, high = scheme.activation_low, scheme.activation_high
+    return QuantizedActivation(fixed.scale, fixed.zero_point, low, high, found.low, found.high)
 
 
-def quantize_weight(weight: np.ndarray, axis: int | None, scheme: Scheme) -> QuantizedWeight:
-    """Return a float weight as integers; a channel of zeros gets scale 1 (its integers are 0)."""
-    limit = scheme.weight_limit
-    values = weight.astype(np.float64)
-    others = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
-    largest = np.abs(values).max(axis=others)
-    scale = np.where(largest > 0, largest / limit, 1.0).astype(np.float32).reshape(-1)
-    shape = [1] * values.ndim
-    if axis is not None:
-        shape[axis] = -1
-    steps = values / scale.astype(np.float64).reshape(shape if axis is not None else [1] * values.ndim)
-    integers = np.clip(np.rint(steps), -limit, limit).astype(np.int8)
-    return QuantizedWeight(integers, scale, axis, scheme.weight_bits)
+def _fixed(value: Value, scheme: Scheme) -> FixedOutput | None:
+    producer = value.producer()
+    return None if producer is None else scheme.fixed_output(producer.op_type)
 
 
 def quantized_reads(nodes: Iterable[Node]) -> tuple[list[str], list[tuple[Node, int]]]:
@@ -92,23 +81,54 @@ def quantize_plan(model: Model, plan: Plan, ranges: Mapping[str, Range], scheme:
 
     Raises InputError where a tensor was never observed (calibration data did not reach it).
     """
-    nodes = {node.name: node for node in model.graph}
-    activations: dict[str, QuantizedActivation] = {}
+    nodes = {node.name or "": node for node in model.graph}
+    names, held = _int8_reads(plan, nodes, ranges)
+    for name in names:
+        if name not in ranges:
+            raise InputError(
+                f"tensor {name!r} has no range: no calibration sample reached it",
+                hint="use calibration data that is like the data in the field",
+            )
+    activations = _activations(model, plan, names, ranges, scheme)
     weights: dict[tuple[str, int], QuantizedWeight] = {}
+    for node, index in held:
+        weights[(node.name or "", index)] = quantize_node_weight(node, scheme)
+    return Quantized(activations, weights, scheme.name)
+
+
+def _int8_reads(
+    plan: Plan, nodes: Mapping[str, Node], ranges: Mapping[str, Range]
+) -> tuple[list[str], list[tuple[Node, int]]]:
+    """Return what int8 groups read, and what they write in int8 with a known range; and their weights."""
+    names: list[str] = []
+    held: list[tuple[Node, int]] = []
     for group in plan.groups:
         if group.precision != "int8":
             continue
-        names, held = quantized_reads(nodes[name] for name in group.nodes)
-        for name in names:
-            if name not in ranges:
-                raise InputError(
-                    f"tensor {name!r} has no range: no calibration sample reached it",
-                    hint="use calibration data that is like the data in the field",
+        read, weights = quantized_reads(nodes[name] for name in group.nodes)
+        names += read
+        held += weights
+        if group.output.dtype == "int8":
+            names += [name for name in group.writes if name in ranges]
+    return list(dict.fromkeys(names)), held
+
+
+def _activations(
+    model: Model, plan: Plan, names: Iterable[str], ranges: Mapping[str, Range], scheme: Scheme
+) -> dict[str, QuantizedActivation]:
+    values = {v.name or "": v for v in model.graph.inputs}
+    values.update({v.name or "": v for node in model.graph for v in node.outputs})
+    found = {name: value_parameters(values[name], ranges[name], scheme) for name in names}
+    for members in scale_groups(model, plan, scheme):
+        together = [name for name in members if name in ranges and _fixed(values[name], scheme) is None]
+        if not any(name in found for name in together):
+            continue
+        low, high = min(ranges[n].low for n in together), max(ranges[n].high for n in together)
+        shared = activation_parameters(Range(low, high), scheme)
+        for name in together:
+            if name in found:
+                own = ranges[name]
+                found[name] = QuantizedActivation(
+                    shared.scale, shared.zero_point, shared.low, shared.high, own.low, own.high
                 )
-            activations[name] = activation_parameters(ranges[name], scheme)
-        for node, index in held:
-            weight = constant(input_value(node, index))
-            assert weight is not None
-            axis = output_axis(node) if scheme.per_channel else None
-            weights[(node.name or "", index)] = quantize_weight(weight, axis, scheme)
-    return Quantized(activations, weights, scheme.name)
+    return found

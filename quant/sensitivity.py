@@ -30,8 +30,9 @@ from edgefuse.graph import (
 from edgefuse.graph.reference import judge_session
 from edgefuse.quant.calibrate import Range
 from edgefuse.quant.fake_quant import fake_quantize
-from edgefuse.quant.quantize import activation_parameters, output_axis, quantize_weight
+from edgefuse.quant.quantize import activation_parameters
 from edgefuse.quant.scheme import Scheme
+from edgefuse.quant.weights import quantize_node_weight
 
 __all__ = ["measure_losses"]
 
@@ -123,7 +124,7 @@ def _switch_weight(node: Node, scheme: Scheme, switch: Value) -> None:
     weight = constant(input_value(node, 1))
     assert graph is not None
     assert weight is not None
-    quantized = quantize_weight(weight, output_axis(node) if scheme.per_channel else None, scheme)
+    quantized = quantize_node_weight(node, scheme)
     difference = add_constant(
         graph, (quantized.dequantized() - weight).astype(weight.dtype), f"{node.name}_probe_dw"
     )
