@@ -70,6 +70,7 @@ class FamilyBackend(Backend):
         # Names first: writing one node renames what the next one reads.
         reads = [(node, node.inputs[0].name or "") for node in payload.graph if node.name in planned]  # type: ignore[union-attr]
         apply_biases(payload, quantized.biases)
+        apply_biases(payload, quantized.biases)
         for node, read in reads:
             _write_integers(node, quantized.activations[read], quantized.weights[(node.name or "", 1)])
         requires = {"onnxruntime": target.runtime.requirements[0]}
@@ -105,7 +106,7 @@ def _write_integers(node: Node, read: QuantizedActivation, weight: QuantizedWeig
     assert graph is not None
     # One factor and one bias an output channel: axis 1 of a convolution's result, the last of a product's.
     per_channel = (-1, *[1] * (weight.values.ndim - 2)) if node.op_type == "Conv" else (-1,)
-    factor = (np.float32(read.scale) * weight.scale).reshape(per_channel)
+    factor = (np.float32(read.scale) * weight.scale.astype(np.float32)).reshape(per_channel)
     scale = add_constant(graph, np.array(read.scale, np.float32), f"{name}_x_scale")
     zero = add_constant(graph, np.array(read.zero_point, np.uint8), f"{name}_x_zero")
     values = add_constant(graph, weight.values, f"{name}_w")

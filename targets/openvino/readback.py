@@ -57,8 +57,9 @@ def read_back(found: list[Kernel], plan: Plan) -> Readback:
     """Return for each planned group whether one kernel holds it in the planned precision.
 
     OpenVINO lists the layers that went into a kernel by name and drops some (a folded constant, a convolution
-    renamed by a fusion); what writes a graph output it calls by the output. So a group is confirmed if its last node that OpenVINO still names stands in one
-    kernel with every other node of the group that it names, and, for int8, if that kernel is an int8 one.
+    renamed by a fusion); what writes a graph output it calls by the output. So a group is confirmed if its
+    last node that OpenVINO still names stands in one kernel with every other node of the group that it names,
+    and, for int8, if that kernel is an int8 one.
     """
     home: dict[str, list[int]] = {}
     for index, kernel in enumerate(found):
@@ -69,12 +70,11 @@ def read_back(found: list[Kernel], plan: Plan) -> Readback:
 
 def _row(group: Group, home: dict[str, list[int]], found: list[Kernel]) -> GroupReadback:
     where = {name: home[name] for name in group.nodes if name in home}
-    written = []
-    if group.nodes[-1] not in home:
+    written = [name for name in group.writes if name in home and group.nodes[-1] not in home]
+    if group.nodes[-1] not in home and not written and where:
         # A rounding to int8 that runs in the kernel stands for what it rounds; alone it is no kernel of ours.
-        rounded = [name + FAKE_QUANTIZE_SUFFIX for name in group.writes] if where else []
-        written = [name for name in (*group.writes, *rounded) if name in home]
-        where.update((name, home[name]) for name in written)
+        written = [name for name in (w + FAKE_QUANTIZE_SUFFIX for w in group.writes) if name in home]
+    where.update((name, home[name]) for name in written)
     if not where:
         return GroupReadback(group.id, False, "", "", None, "folded away, or not named by the runtime")
     candidates = set.intersection(*(set(indices) for indices in where.values()))
