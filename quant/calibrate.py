@@ -3,62 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from edgefuse.errors import InputError
+from edgefuse.errors import InputError, InternalError
 from edgefuse.graph import Model, clone_model, model_to_bytes
 from edgefuse.graph.reference import judge_session
+from edgefuse.quant.histogram import Histogram
+from edgefuse.quant.observers import ChannelObserver, ChannelRange, Range, make_observer
+from edgefuse.quant.scheme import Scheme
 
-__all__ = ["Range", "collect_ranges"]
+__all__ = [
+    "ChannelRange",
+    "Range",
+    "collect_channel_ranges",
+    "collect_histograms",
+    "collect_ranges",
+    "observe",
+]
+
+Feeds = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The smallest and largest value of a tensor over all samples; both finite, low <= high."""
-
-    low: float
-    high: float
-
-    def including_zero(self) -> Range:
-        """Return the range widened to hold 0, which padding and zero points need to be exact."""
-        return Range(min(self.low, 0.0), max(self.high, 0.0))
+class _Sink(Protocol):
+    def update(self, array: np.ndarray) -> None: ...
 
 
 def collect_ranges(
     model: Model,
     values: Sequence[str],
-    samples: Iterable[Mapping[str, np.ndarray]],
+    samples: Iterable[Feeds],
     progress: Callable[[int], None] | None = None,
+    *,
+    observer: str = "minmax",
+    scheme: Scheme | None = None,
 ) -> dict[str, Range]:
-    """Return the min-max range of each named value over the samples.
+    """Return the range of each named value over the samples; one that is always empty is left out.
 
     samples: feeds by input name.  progress: called with the number of samples done.
+    observer: a name of `edgefuse.quant.observers`.  scheme: the grid that "entropy" and "mse" choose for.
     Runs in ONNX Runtime, optimiser off. Raises InputError for no samples, or a value that is not finite.
     """
-    session, names = _session_with(model, values)
-    low = dict.fromkeys(names, np.inf)
-    high = dict.fromkeys(names, -np.inf)
+    observers = {name: make_observer(observer, scheme) for name in values}
+    seen = observe(model, observers, samples, progress)
+    return {name: observers[name].range() for name in observers if name in seen}
+
+
+def collect_channel_ranges(
+    model: Model,
+    axes: Mapping[str, int],
+    samples: Iterable[Feeds],
+    progress: Callable[[int], None] | None = None,
+    *,
+    observer: str = "minmax",
+    scheme: Scheme | None = None,
+) -> dict[str, ChannelRange]:
+    """Return the range of each channel of each named value; axes: value name -> axis of its channels.
+
+    Otherwise as `collect_ranges`.
+    """
+    observers = {name: _channel_observer(observer, axis, scheme) for name, axis in axes.items()}
+    seen = observe(model, observers, samples, progress)
+    return {name: observers[name].channel_range() for name in observers if name in seen}
+
+
+def collect_histograms(
+    model: Model,
+    values: Sequence[str],
+    samples: Iterable[Feeds],
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Histogram]:
+    """Return a histogram of each named value: `observers.range_of` then gives ranges by any rule.
+
+    Otherwise as `collect_ranges`.
+    """
+    histograms = {name: Histogram() for name in values}
+    seen = observe(model, histograms, samples, progress)
+    return {name: histogram for name, histogram in histograms.items() if name in seen}
+
+
+def observe(
+    model: Model,
+    observers: Mapping[str, _Sink],
+    samples: Iterable[Feeds],
+    progress: Callable[[int], None] | None = None,
+) -> set[str]:
+    """Show each observer the values of its tensor, sample by sample; return the names that had any.
+
+    One sample's tensors are held at a time. Raises InputError for no samples, or a value that is not finite.
+    """
+    session, names = _session_with(model, list(observers))
+    seen: set[str] = set()
     count = 0
     for feeds in samples:
         for name, array in zip(names, session.run(names, dict(feeds)), strict=True):
             if not array.size:
                 continue
-            if not np.isfinite(array).all():
+            # A NaN anywhere is the smallest and the largest value too.
+            if not (np.isfinite(array.min()) and np.isfinite(array.max())):
                 raise InputError(
                     f"calibration sample {count}: tensor {name!r} is not finite",
                     hint="check the sample and the preprocessing; float16 models may overflow",
                 )
-            low[name] = min(low[name], float(array.min()))
-            high[name] = max(high[name], float(array.max()))
+            observers[name].update(array)
+            seen.add(name)
         count += 1
         if progress is not None:
             progress(count)
     if not count:
         raise InputError("calibration data holds no sample")
-    return {name: Range(low[name], high[name]) for name in names if low[name] <= high[name]}
+    return seen
+
+
+def _channel_observer(name: str, axis: int, scheme: Scheme | None) -> ChannelObserver:
+    return ChannelObserver(name, axis) if scheme is None else ChannelObserver(name, axis, scheme)
 
 
 def _session_with(model: Model, values: Sequence[str]) -> tuple[_WithInputs, list[str]]:
@@ -70,6 +129,8 @@ def _session_with(model: Model, values: Sequence[str]) -> tuple[_WithInputs, lis
     by_name = {v.name: v for node in copy.graph for v in node.outputs}
     for name in wanted:
         if name not in outputs and name not in inputs:
+            if name not in by_name:
+                raise InternalError(f"there is no tensor {name!r} to observe")
             copy.graph.outputs.append(by_name[name])
     probe = [name for name in wanted if name not in inputs]
     return _WithInputs(judge_session(model_to_bytes(copy)), inputs), [
@@ -85,7 +146,7 @@ class _WithInputs:
         self._session = session
         self._inputs = inputs
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(self, names: Sequence[str], feeds: Feeds) -> list[np.ndarray]:
         inner = [name for name in names if name not in self._inputs]
         found = dict(zip(inner, self._session.run(inner, dict(feeds)), strict=True)) if inner else {}
         return [feeds[name] if name in self._inputs else found[name] for name in names]

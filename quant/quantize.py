@@ -2,7 +2,7 @@
 
 Weights: `edgefuse.quant.weights`. Activations: affine over the observed range widened to hold zero, so that
 zero is exact (Jacob et al. 2018, arXiv 1712.05877, eq. 1 and section 3), symmetric where the scheme says so;
-an operator with fixed output parameters has those. Tensors that share one scale have the union of their ranges.
+an operator with fixed output parameters has those. Tensors that share a scale have the union of their ranges.
 """
 
 from __future__ import annotations

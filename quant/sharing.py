@@ -1,4 +1,4 @@
-"""Which tensors share one scale: what the plan groups, and what operators without a scale of their own join."""
+"""Which tensors share one scale: what the plan groups, and what operators without their own scale join."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Weights as integers: which axis is the output channel, which channels pair, how large an integer may be.
 
-Symmetric, q = clamp(round_half_even(w / s), -limit, limit), s = max|w| / limit for each output channel (or the
-tensor). Pair-aware: s is also at least the largest same-sign sum of a pair / 127.4, so that no pair of
+Symmetric, q = clamp(round_half_even(w / s), -limit, limit), s = max|w| / limit for each output channel (or
+the tensor). Pair-aware: s is also at least the largest same-sign sum of a pair / 127.4, so that no pair of
 integers sums to more than 128 (`edgefuse.quant.scheme`).
 """
 
