@@ -103,18 +103,14 @@ def _heaviest(node: Node, right: Array) -> float:
     return float(size.sum(axis=max(size.ndim - 2, 0)).max(initial=0))
 
 
-def output_factor(node: Node, shape: tuple[int, ...], scale: Array, axis: int | None, rank: int) -> Array:
+def output_factor(node: Node, shape: tuple[int, ...], scale: Array, rank: int) -> Array:
     """Return the weight's scale as float64 that multiplies the sums: a scalar, or shaped to broadcast.
 
-    shape: of the weight.  scale: [n] along `axis`; [1] where axis is None; or already of the weight's rank.
-    rank: of the node's output.  Raises UnsupportedError where a scale changes inside one sum.
+    shape: of the weight.  scale: broadcasts over it (`QuantizedWeight.expanded_scale`).  rank: of the node's
+    output.  Raises UnsupportedError where a scale changes inside one sum.
     """
     if scale.size == 1:
         return np.asarray(float(scale.reshape(())))
-    if scale.ndim != len(shape):
-        along = [1] * len(shape)
-        along[axis if axis is not None else 0] = -1
-        scale = scale.reshape(along)
     full = np.broadcast_to(scale.astype(np.float64), shape)
     if node.op_type == "Conv":
         rows = full.reshape(shape[0], -1).T

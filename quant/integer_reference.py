@@ -31,7 +31,8 @@ from edgefuse.quant.integer_products import (
     wrap_int32,
 )
 from edgefuse.quant.scheme import Scheme
-from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedWeight
+from edgefuse.quant.scheme_file import Rounding
+from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedBias, QuantizedWeight
 
 __all__ = ["IntegerReference", "IntegerRun", "to_integers"]
 
@@ -59,15 +60,29 @@ class IntegerRun:
 
 
 @dataclass(frozen=True, slots=True)
+class _Grid:
+    """The integers of one tensor: its name, its parameters, and how the target rounds to them."""
+
+    name: str
+    parameters: QuantizedActivation
+    rounding: Rounding
+
+
+@dataclass(frozen=True, slots=True)
 class _Task:
-    """What differs from float32 at one node: see _tasks."""
+    """What differs from float32 at one node.
+
+    reads: grids by input index.  product: computed in integers.  bias: integers that are added to the sums.
+    bias_of: the product whose bias this Add adds.  stored: the grid on which the result is stored.
+    """
 
     precision: str
-    reads: Mapping[int, tuple[str, QuantizedActivation]] = field(default_factory=dict)
+    reads: Mapping[int, _Grid] = field(default_factory=dict)
     weight: QuantizedWeight | None = None
     product: bool = False
+    bias: QuantizedBias | None = None
     bias_of: Node | None = None
-    stored: tuple[str, QuantizedActivation] | None = None
+    stored: _Grid | None = None
 
 
 def to_integers(array: Array, parameters: QuantizedActivation, rounding: str = "half_even") -> Array:
@@ -107,10 +122,10 @@ class IntegerReference:
         float_precision: Literal["native", "float64"] = "native",
     ) -> None:
         copy = clone_model(model)
-        self._tasks = _tasks(copy, plan, quantized, stored_outputs)
+        self._tasks = _Tasks(copy, plan, quantized, scheme, stored_outputs).found
         # Last: a bias put behind a MatMul belongs to no group, and renames what is read.
         apply_biases(copy, quantized.biases)
-        self._rounding = scheme.rounding if scheme is not None else "half_even"
+        self._rounding: Rounding = scheme.rounding if scheme is not None else "half_even"
         self._bias = scheme.bias if scheme is not None else "float"
         saturates = scheme is not None and scheme.saturates_pairs
         self._pairs = saturates if pair_saturation is None else pair_saturation
@@ -146,58 +161,63 @@ class IntegerReference:
             outputs = [self._product(node, task, inputs, compute)]
         else:
             given = list(inputs)
-            for index, (name, parameters) in task.reads.items():
-                given[index] = self._on_grid(inputs[index], name, parameters)
+            for index, grid in task.reads.items():
+                given[index] = self._on_grid(inputs[index], grid)
             if task.bias_of is not None and self._bias != "float":
-                self._round_added_bias(task.bias_of, node, given)
+                self._round_added_bias(task, node, given)
             outputs = compute(tuple(given))
         if task.stored is not None:
-            outputs[0] = self._on_grid(outputs[0], *task.stored)
+            outputs[0] = self._on_grid(outputs[0], task.stored)
         return outputs
 
-    def _integers(self, array: Array, name: str, parameters: QuantizedActivation) -> Array:
-        whole = to_integers(array, parameters, self._rounding)
-        if self._record is not None and name not in self._record.activations:
-            self._record.activations[name] = whole.astype(_integer_type(parameters))
+    def _integers(self, array: Array, grid: _Grid) -> Array:
+        whole = to_integers(array, grid.parameters, grid.rounding)
+        if self._record is not None and grid.name not in self._record.activations:
+            self._record.activations[grid.name] = whole.astype(_integer_type(grid.parameters))
         return whole
 
-    def _on_grid(self, array: Array, name: str, parameters: QuantizedActivation) -> Array:
+    def _on_grid(self, array: Array, grid: _Grid) -> Array:
         """Return a float activation as the number that its integer stands for."""
-        steps = self._integers(array, name, parameters) - np.float32(parameters.zero_point)
-        return np.asarray((steps * np.float32(parameters.scale)).astype(array.dtype, copy=False))
+        steps = self._integers(array, grid) - np.float32(grid.parameters.zero_point)
+        return np.asarray((steps * np.float32(grid.parameters.scale)).astype(array.dtype, copy=False))
 
     def _product(self, node: Node, task: _Task, inputs: tuple[Any, ...], compute: Compute) -> Array:
         left, right, factor = self._operands(node, task, inputs)
-        sums = sum_products(node, left - np.float32(task.reads[0][1].zero_point), right, compute)
+        read = task.reads[0].parameters
+        sums = sum_products(node, left - np.float32(read.zero_point), right, compute)
         if self._pairs and task.weight is not None:
-            low = np.float32(task.reads[0][1].low)
-            error, count = pair_errors(node, left - low, right)
+            error, count = pair_errors(node, left - np.float32(read.low), right)
             if error is not None:
                 sums = sums + error
                 self._count("saturated", node, count)
-        sums, wrapped = wrap_int32(sums)
-        self._count("wrapped", node, wrapped)
+        sums = self._accumulated(node, sums)
         if self._record is not None:
             self._record.sums[node.name or ""] = sums.astype(np.int64)
-        return self._scaled(node, sums, factor, inputs[2] if len(inputs) > 2 else None).astype(
-            inputs[0].dtype, copy=False
-        )
+        if task.bias is not None:
+            sums = self._accumulated(node, sums + _along_channels(node, task.bias.values, sums.ndim))
+        bias = inputs[2] if len(inputs) > 2 and task.bias is None else None
+        return self._scaled(node, sums, factor, bias).astype(inputs[0].dtype, copy=False)
+
+    def _accumulated(self, node: Node, sums: Array) -> Array:
+        """Return the sums as the accumulator holds them: int32, or int64 beside 16-bit activations."""
+        if self._bias == "int64":
+            return sums
+        held, wrapped = wrap_int32(sums)
+        self._count("wrapped", node, wrapped)
+        return held
 
     def _operands(self, node: Node, task: _Task, inputs: tuple[Any, ...]) -> tuple[Array, Array, Array]:
-        """Return (integers of the activation, of the other operand less its zero point, scale of a product)."""
-        name, read = task.reads[0]
-        left = self._integers(inputs[0], name, read)
+        """Return (integers of the activation, of the other operand less zero point, scale of a product)."""
+        left = self._integers(inputs[0], task.reads[0])
+        step = np.float64(np.float32(task.reads[0].parameters.scale))
         if task.weight is None:
-            other, second = task.reads[1]
-            right = self._integers(inputs[1], other, second) - np.float32(second.zero_point)
-            scale = np.asarray(np.float64(np.float32(second.scale)))
-            return left, right, scale * np.float64(np.float32(read.scale))
+            second = task.reads[1].parameters
+            right = self._integers(inputs[1], task.reads[1]) - np.float32(second.zero_point)
+            return left, right, np.asarray(step * np.float64(np.float32(second.scale)))
         if node not in self._factors:
             weight = task.weight
-            scale = output_factor(
-                node, weight.values.shape, weight.scale.astype(np.float32), weight.axis, left.ndim
-            )
-            self._factors[node] = scale * np.float64(np.float32(read.scale))
+            scale = output_factor(node, weight.values.shape, weight.expanded_scale(), left.ndim)
+            self._factors[node] = scale * step
         return left, task.weight.values, self._factors[node]
 
     def _scaled(self, node: Node, sums: Array, factor: Array, bias: Array | None) -> Array:
@@ -206,9 +226,9 @@ class IntegerReference:
             factor = factor * float(attribute(node, "alpha", 1.0))
             bias = None if bias is None else bias * float(attribute(node, "beta", 1.0))
         elif bias is not None:
-            bias = bias.reshape(-1, *[1] * (sums.ndim - 2))
+            bias = _along_channels(node, bias, sums.ndim)
         if bias is not None and self._bias != "float":
-            sums, _ = wrap_int32(sums + self._bias_integers(bias, factor))
+            sums = self._accumulated(node, sums + self._bias_integers(bias, factor))
             bias = None
         real = sums * factor
         return np.asarray(real if bias is None else real + bias)
@@ -217,13 +237,15 @@ class IntegerReference:
         limit = _BIAS_LIMIT[self._bias]
         return np.asarray(np.clip(round_steps(bias / factor, self._rounding), -limit, limit))
 
-    def _round_added_bias(self, anchor: Node, node: Node, given: list[Any]) -> None:
+    def _round_added_bias(self, task: _Task, node: Node, given: list[Any]) -> None:
         """Replace the constant that an Add behind a product adds by the number its integer stands for."""
-        factor = self._factors.get(anchor)
         index = next(i for i, value in enumerate(node.inputs) if constant(value) is not None)
-        if factor is not None:
-            scaled = self._bias_integers(given[index].astype(np.float64), factor) * factor
-            given[index] = scaled.astype(given[index].dtype)
+        held = given[index]
+        if task.bias is not None:
+            given[index] = task.bias.dequantized().reshape(held.shape).astype(held.dtype)
+        elif task.bias_of in self._factors:
+            factor = self._factors[task.bias_of]
+            given[index] = (self._bias_integers(held.astype(np.float64), factor) * factor).astype(held.dtype)
 
     def _count(self, what: str, node: Node, count: int) -> None:
         if self._record is not None and count:
@@ -236,52 +258,80 @@ def _integer_type(parameters: QuantizedActivation) -> type[np.integer[Any]]:
     return np.int8 if parameters.low >= -128 and parameters.high <= 127 else np.int32
 
 
-def _tasks(model: Model, plan: Plan, quantized: Quantized, stored_outputs: bool) -> dict[Node, _Task]:
-    """Return what to do at each node that does not simply run in float32."""
-    nodes = {node.name: node for node in model.graph}
-    tasks: dict[Node, _Task] = {}
-    for group in plan.groups:
-        held = [nodes[name] for name in group.nodes]
-        if group.precision == "fp16":
-            tasks.update({node: _Task("fp16") for node in held})
-        elif group.precision == "int8":
-            tasks.update(_int8_tasks(group, held, quantized, stored_outputs))
-        elif stored_outputs and group.output.dtype == "int8":
-            stored = _stored(held[-1].outputs[0], quantized)
-            if stored is not None:
-                tasks[held[-1]] = _Task(group.precision, stored=stored)
-    return tasks
+def _along_channels(node: Node, values: Array, rank: int) -> Array:
+    """Return [channels] shaped to broadcast over the node's output."""
+    return values.reshape(-1, *[1] * (rank - 2)) if node.op_type in ("Conv", "ConvTranspose") else values
 
 
-def _int8_tasks(
-    group: Group, held: list[Node], quantized: Quantized, stored_outputs: bool
-) -> dict[Node, _Task]:
-    inside = {id(v) for node in held for v in node.outputs}
-    tasks = {}
-    for position, node in enumerate(held):
-        reads = {}
+class _Tasks:
+    """What to do at each node that does not simply run in float32: `found`."""
+
+    def __init__(
+        self, model: Model, plan: Plan, quantized: Quantized, scheme: Scheme | None, stored_outputs: bool
+    ) -> None:
+        self._quantized = quantized
+        self._stored_outputs = stored_outputs
+        self._rounding: Rounding = scheme.rounding if scheme is not None else "half_even"
+        self._requantization: Rounding = scheme.requantization if scheme is not None else "half_even"
+        # What an int8 kernel rounds as it stores it; everything else is rounded by a kernel of its own.
+        self._requantized = {
+            name
+            for group in plan.groups
+            if group.precision == "int8" and group.output.dtype == "int8"
+            for name in group.writes
+        }
+        self.found: dict[Node, _Task] = {}
+        nodes = {node.name: node for node in model.graph}
+        for group in plan.groups:
+            held = [nodes[name] for name in group.nodes]
+            if group.precision == "fp16":
+                self.found.update({node: _Task("fp16") for node in held})
+            elif group.precision == "int8":
+                self._int8(group, held)
+            elif self._stored(group, held[-1]) is not None:
+                self.found[held[-1]] = _Task(group.precision, stored=self._stored(group, held[-1]))
+
+    def _grid(self, value: Value) -> _Grid | None:
+        name = value.name or ""
+        parameters = self._quantized.activations.get(name)
+        if parameters is None:
+            return None
+        return _Grid(name, parameters, self._requantization if name in self._requantized else self._rounding)
+
+    def _stored(self, group: Group, last: Node) -> _Grid | None:
+        if not self._stored_outputs or group.output.dtype != "int8":
+            return None
+        return self._grid(last.outputs[0])
+
+    def _reads(self, node: Node, inside: set[int]) -> dict[int, _Grid]:
+        found = {}
         for index, value in enumerate(node.inputs):
             if value is None or id(value) in inside or not is_float(value) or constant(value) is not None:
                 continue
-            parameters = quantized.activations.get(value.name or "")
-            if parameters is not None:
-                reads[index] = (value.name or "", parameters)
-        weight = quantized.weights.get((node.name or "", 1))
-        product = node.op_type in PRODUCTS and (weight is not None or {0, 1} <= set(reads))
-        if product and 0 not in reads:
-            raise InternalError(
-                f"node {source_name(node)!r} is planned in int8 and what it reads has no range"
+            grid = self._grid(value)
+            if grid is not None:
+                found[index] = grid
+        return found
+
+    def _int8(self, group: Group, held: list[Node]) -> None:
+        inside = {id(v) for node in held for v in node.outputs}
+        for position, node in enumerate(held):
+            reads = self._reads(node, inside)
+            weight = self._quantized.weights.get((node.name or "", 1))
+            product = node.op_type in PRODUCTS and (weight is not None or {0, 1} <= set(reads))
+            if product and 0 not in reads:
+                raise InternalError(
+                    f"node {source_name(node)!r} is planned in int8 and what it reads has no range"
+                )
+            self.found[node] = _Task(
+                "int8",
+                reads,
+                weight,
+                product,
+                bias=self._quantized.integer_biases.get(node.name or ""),
+                bias_of=held[0] if position == 1 and _adds_bias(held[0], node) else None,
+                stored=self._stored(group, node) if node is held[-1] else None,
             )
-        stores = stored_outputs and group.output.dtype == "int8" and node is held[-1]
-        tasks[node] = _Task(
-            "int8",
-            reads,
-            weight,
-            product,
-            bias_of=held[0] if position == 1 and _adds_bias(held[0], node) else None,
-            stored=_stored(node.outputs[0], quantized) if stores else None,
-        )
-    return tasks
 
 
 def _adds_bias(anchor: Node, node: Node) -> bool:
@@ -289,8 +339,3 @@ def _adds_bias(anchor: Node, node: Node) -> bool:
     if node.op_type != "Add" or anchor.op_type not in PRODUCTS or len(anchor.inputs) > 2:
         return False
     return sum(constant(value) is not None for value in node.inputs) == 1
-
-
-def _stored(value: Value, quantized: Quantized) -> tuple[str, QuantizedActivation] | None:
-    parameters = quantized.activations.get(value.name or "")
-    return None if parameters is None else (value.name or "", parameters)
