@@ -13,6 +13,7 @@ from edgefuse.errors import InputError
 from edgefuse.graph import Model, Node, Value, constant, is_float
 from edgefuse.plans import Plan
 from edgefuse.quant.calibrate import Range
+from edgefuse.quant.integer_bias import smallest_scale, with_integer_biases
 from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.scheme_file import FixedOutput
 from edgefuse.quant.sharing import scale_groups
@@ -92,8 +93,11 @@ def quantize_plan(model: Model, plan: Plan, ranges: Mapping[str, Range], scheme:
     activations = _activations(model, plan, names, ranges, scheme)
     weights: dict[tuple[str, int], QuantizedWeight] = {}
     for node, index in held:
-        weights[(node.name or "", index)] = quantize_node_weight(node, scheme)
-    return Quantized(activations, weights, scheme.name)
+        read = node.inputs[0]
+        assert read is not None
+        smallest = smallest_scale(node, activations[read.name or ""], scheme)
+        weights[(node.name or "", index)] = quantize_node_weight(node, scheme, smallest=smallest)
+    return with_integer_biases(model, Quantized(activations, weights, scheme.name), scheme)
 
 
 def _int8_reads(
