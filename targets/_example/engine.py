@@ -25,8 +25,8 @@ class ExampleEngine(Engine):
 
     def run(self, feeds: Mapping[str, Any]) -> Dict[str, Any]:
         """Return every output by its name; ONNX Runtime makes a new array for each call."""
-        arrays = self._session.run(self._names, dict(feeds))
-        return {name: arrays[index] for index, name in enumerate(self._names)}
+        arrays = iter(self._session.run(self._names, dict(feeds)))
+        return {name: next(arrays) for name in self._names}
 
     def kernels(self) -> List[Tuple[str, str, float]]:
         """Return (node, operator, fastest run in ms) of all runs so far, and end the profile."""
@@ -35,13 +35,13 @@ class ExampleEngine(Engine):
         with open(self._session.end_profiling(), encoding="utf-8") as file:
             events = json.load(file)
         self._forget()
-        found = {}  # type: Dict[str, Tuple[str, str, float]]
+        found = {}  # type: Dict[str, Tuple[float, str]]
         for event in events:
             if event["name"].endswith(_EVENT):
-                name, ms = event["name"][: -len(_EVENT)], event["dur"] / 1000
-                before = found[name][2] if name in found else ms
-                found[name] = (name, event["args"]["op_name"], min(ms, before))
-        return list(found.values())
+                row = (event["dur"] / 1000, event["args"]["op_name"])
+                node = event["name"][: -len(_EVENT)]
+                found[node] = min(row, found.get(node, row))
+        return [(node, kind, ms) for node, (ms, kind) in found.items()]
 
     def close(self) -> None:
         """Free the session, and a profile that nobody read."""
@@ -49,8 +49,7 @@ class ExampleEngine(Engine):
         self._forget()
 
     def _forget(self) -> None:
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = ""
 
     def describe(self) -> Dict[str, Any]:
@@ -67,17 +66,14 @@ def load_engine(files: Files, entry: str, options: Mapping[str, Any]) -> Example
 
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.log_severity_level = 3
-    if options.get("threads") is not None:
-        settings.intra_op_num_threads = int(options["threads"])
+    settings.intra_op_num_threads = int(options.get("threads") or 0)  # 0: all cores
     folder = tempfile.mkdtemp(prefix="edgefuse-") if options.get("profile") else ""
     if folder:
         settings.enable_profiling = True
         settings.profile_file_prefix = os.path.join(folder, "profile")
     try:
-        session = onnxruntime.InferenceSession(
-            read_file(files, entry), settings, providers=["CPUExecutionProvider"]
-        )
+        model = read_file(files, entry)
+        session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base class
         shutil.rmtree(folder, ignore_errors=True)
         raise ArtifactError("ONNX Runtime cannot read the payload: {}".format(error)) from error
