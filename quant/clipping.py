@@ -121,7 +121,7 @@ def _search(histogram: Histogram, scheme: Scheme, score: Score) -> tuple[float, 
             if scores[index] < lowest:
                 lowest, best = scores[index], tried[index]
     kept_low, kept_high = low * best[0], high * best[1]
-    return max(kept_low, histogram.low), min(kept_high, histogram.high)
+    return float(max(kept_low, histogram.low)), float(min(kept_high, histogram.high))
 
 
 def _candidates(best: np.ndarray, moving: np.ndarray, shares: np.ndarray | None) -> np.ndarray:
