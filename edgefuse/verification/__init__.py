@@ -1,26 +1,42 @@
 """Verification: metrics, the comparison with the float model, and the artifact's self-test vectors."""
 
 from edgefuse.verification.compare import Comparison, compare, compare_all
+from edgefuse.verification.cut import Cut, boundary_tensors, cut_between_groups
 from edgefuse.verification.end_to_end import VerificationReport, judge, verify_end_to_end
 from edgefuse.verification.fidelity import OutputError, channel_groups
 from edgefuse.verification.metric import Call, Metric
 from edgefuse.verification.metrics import METRICS, default_metric, make_metric
+from edgefuse.verification.regions import (
+    Region,
+    RegionLimits,
+    RegionReport,
+    judge_regions,
+    measure_regions,
+)
 from edgefuse.verification.vectors import Vector, make_self_test
 
 __all__ = [
     "METRICS",
     "Call",
     "Comparison",
+    "Cut",
     "Metric",
     "OutputError",
+    "Region",
+    "RegionLimits",
+    "RegionReport",
     "Vector",
     "VerificationReport",
+    "boundary_tensors",
     "channel_groups",
     "compare",
     "compare_all",
+    "cut_between_groups",
     "default_metric",
     "judge",
+    "judge_regions",
     "make_metric",
     "make_self_test",
+    "measure_regions",
     "verify_end_to_end",
 ]
