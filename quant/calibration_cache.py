@@ -57,11 +57,12 @@ def data_digest(path: str | os.PathLike[str]) -> str:
     def refuse(error: OSError) -> None:
         raise InputError(f"calibration data cannot be read: {error}") from error
 
-    files = [root] if root.is_file() else []
-    for folder, _, names in os.walk(root, onerror=refuse, followlinks=False):
-        files += [Path(folder, name) for name in names]
+    files = [(root.name, root)] if root.is_file() else []
+    if not files:
+        for folder, _, names in os.walk(root, onerror=refuse, followlinks=False):
+            files += [(os.path.relpath(path, root), path) for path in (Path(folder, name) for name in names)]
     digest = hashlib.sha256()
-    for name, file in sorted((os.path.relpath(file, root), file) for file in files):
+    for name, file in sorted(files):
         found = file.stat() if file.exists() else None  # a dangling link is part of the listing too
         facts = (found.st_size, found.st_mtime_ns) if found else None
         digest.update(json.dumps([name, facts]).encode())

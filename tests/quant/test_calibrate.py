@@ -1,0 +1,402 @@
+"""Ranges from a model's own tensors, and results kept between builds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefuse.errors import InputError, InternalError, UsageError
+from edgefuse.graph import Model
+from edgefuse.quant import calibration_cache
+from edgefuse.quant.calibrate import (
+    Range,
+    collect_channel_ranges,
+    collect_histograms,
+    collect_ranges,
+    observe,
+)
+from edgefuse.quant.calibration_cache import cache_folder, cached_ranges, calibration_key, data_digest
+from edgefuse.quant.observers import OBSERVERS, make_observer, range_of
+from edgefuse.quant.scheme import Scheme
+from tests.passes.graphs import Build
+
+AFFINE = Scheme(0, 255, symmetric=False, weight_bits=8, per_channel=True)
+SYMMETRIC = Scheme(-128, 127, symmetric=True, weight_bits=8, per_channel=True)
+
+
+def _net() -> Model:
+    b = Build(seed=3)
+    x = b.x(["n", 3, 8, 8])
+    b.y(b.op("Relu", b.op("Conv", x, b.rand(5, 3, 1, 1), name="conv", out="c"), name="relu", out="r"))
+    return b.model()
+
+
+def _samples(count: int = 5) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    return [{"x": rng.laplace(0, 1, (1, 3, 8, 8)).astype(np.float32)} for _ in range(count)]
+
+
+# Ranges
+
+
+@pytest.mark.parametrize("observer", [*OBSERVERS, "mse@2.4", "percentile@99"])
+@pytest.mark.parametrize("scheme", [AFFINE, SYMMETRIC])
+def test_ranges_are_what_the_observer_says_of_the_same_values(observer: str, scheme: Scheme) -> None:
+    samples = _samples()
+    found = collect_ranges(_net(), ["x"], samples, observer=observer, scheme=scheme)
+    alone = make_observer(observer, scheme)
+    for sample in samples:
+        alone.update(sample["x"])
+    assert found == {"x": alone.range()}
+
+
+def test_the_default_is_minmax() -> None:
+    net, samples = _net(), _samples()
+    assert collect_ranges(net, ["c", "r"], samples) == collect_ranges(
+        net, ["c", "r"], samples, observer="minmax"
+    )
+
+
+def test_an_unknown_observer_is_refused_before_the_model_runs() -> None:
+    def never() -> Iterator[dict[str, np.ndarray]]:
+        raise AssertionError("no sample was needed to see this")
+        yield {}
+
+    with pytest.raises(UsageError, match="unknown observer 'minmx', did you mean 'minmax'"):
+        collect_ranges(_net(), ["c"], never(), observer="minmx")
+
+
+def test_an_unknown_tensor_is_our_bug() -> None:
+    with pytest.raises(InternalError, match="no tensor 'nowhere'"):
+        collect_ranges(_net(), ["nowhere"], _samples())
+
+
+def test_samples_may_come_from_a_generator_and_are_not_kept() -> None:
+    big = Build()
+    big.y(big.op("Relu", big.x([1, 3, 256, 256]), name="relu", out="r"))
+    model = big.model()
+
+    def stream(count: int) -> Iterator[dict[str, np.ndarray]]:
+        for seed in range(count):
+            yield {"x": np.random.default_rng(seed).random((1, 3, 256, 256), np.float32)}
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        assert set(collect_ranges(model, ["x", "r"], stream(count), observer="mse")) == {"x", "r"}
+        _, found = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return found
+
+    assert peak(12) < peak(2) + 2**20, "ten samples of 0.75 MiB more went by"
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("observer", ["minmax", "entropy"])
+def test_a_value_that_is_not_finite_names_sample_and_tensor(number: float, observer: str) -> None:
+    samples = _samples(3)
+    samples[2]["x"][0, 1, 2, 3] = number
+    with pytest.raises(InputError, match=r"calibration sample 2: tensor '[xcr]' is not finite"):
+        collect_ranges(_net(), ["x", "c"], samples, observer=observer)
+
+
+@pytest.mark.parametrize("observer", ["minmax", "mse"])
+def test_an_empty_tensor_has_no_range(observer: str) -> None:
+    samples = [{"x": np.zeros((0, 3, 8, 8), np.float32)}]
+    assert collect_ranges(_net(), ["x", "c"], samples, observer=observer) == {}
+
+
+def test_no_samples_are_refused_everywhere() -> None:
+    for call in (
+        lambda: collect_ranges(_net(), ["c"], []),
+        lambda: collect_channel_ranges(_net(), {"c": 1}, []),
+        lambda: collect_histograms(_net(), ["c"], []),
+    ):
+        with pytest.raises(InputError, match="no sample"):
+            call()
+
+
+def test_one_histogram_pass_gives_every_rule() -> None:
+    net, samples = _net(), _samples()
+    histograms = collect_histograms(net, ["x", "c", "r"], samples)
+    for observer in ("minmax", "percentile", "mse", "entropy"):
+        found = collect_ranges(net, ["x", "c", "r"], samples, observer=observer, scheme=AFFINE)
+        assert found == {name: range_of(h, observer, AFFINE) for name, h in histograms.items()}
+
+
+@pytest.mark.parametrize("observer", ["minmax", "percentile@90"])
+def test_channel_ranges(observer: str) -> None:
+    samples = _samples()
+    found = collect_channel_ranges(_net(), {"x": 1}, samples, observer=observer)["x"]
+    assert found.low.shape == found.high.shape == (3,)
+    if observer == "minmax":
+        everything = np.concatenate([s["x"] for s in samples])
+        np.testing.assert_array_equal(found.low, everything.min(axis=(0, 2, 3)))
+        np.testing.assert_array_equal(found.high, everything.max(axis=(0, 2, 3)))
+    else:
+        whole = collect_channel_ranges(_net(), {"x": 1}, samples)["x"]
+        assert (found.low > whole.low).all()
+        assert (found.high < whole.high).all()
+
+
+def test_progress_counts_samples() -> None:
+    seen: list[int] = []
+    observe(_net(), {"c": make_observer("minmax")}, _samples(3), seen.append)
+    assert seen == [1, 2, 3]
+
+
+# The cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("EDGEFUSE_NO_CACHE", raising=False)
+    return tmp_path / "cache" / "edgefuse" / "calibration"
+
+
+RANGES = {"a": Range(-1.5, 0.1), "ü:0": Range(0.0, 1e-30), "c": Range(np.float64(1 / 3), np.float32(2.0))}
+
+
+def _never() -> dict[str, Range]:
+    raise AssertionError("the kept result was not used")
+
+
+def test_a_result_is_kept_exactly(cache: Path) -> None:
+    found, notes = cached_ranges("k1", lambda: RANGES)
+    assert found == RANGES
+    assert notes == ()
+    again, notes = cached_ranges("k1", _never)
+    assert again == RANGES
+    assert "calibration cache" in notes[0]
+    assert [path.name for path in cache.iterdir()] == ["k1.json"], "no part of a file is left"
+
+
+def test_another_key_is_another_result(cache: Path) -> None:
+    cached_ranges("k1", lambda: RANGES)
+    assert cached_ranges("k2", dict)[0] == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "\xff\xfe",
+        '{"schema": 1}',
+        '{"schema": 2, "key": "k1", "ranges": {}}',
+        '{"schema": 1, "key": "k2", "ranges": {}}',
+        '{"schema": 1, "key": "k1", "ranges": []}',
+        '{"schema": 1, "key": "k1", "ranges": {"a": [1.0]}}',
+        '{"schema": 1, "key": "k1", "ranges": {"a": [2.0, 1.0]}}',
+        '{"schema": 1, "key": "k1", "ranges": {"a": [NaN, 1.0]}}',
+        '{"schema": 1, "key": "k1", "ranges": {"a": [0.0, Infinity]}}',
+        '{"schema": 1, "key": "k1", "ranges": {"a": [true, 1.0]}}',
+        '{"schema": 1, "key": "k1", "ranges": {"a": ["0", 1.0]}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_entry_is_ignored_with_a_note_and_replaced(cache: Path, text: str) -> None:
+    cache.mkdir(parents=True)
+    (cache / "k1.json").write_bytes(text.encode("latin-1"))
+    found, notes = cached_ranges("k1", lambda: RANGES)
+    assert found == RANGES
+    assert "k1 was ignored" in notes[0]
+    assert cached_ranges("k1", _never)[0] == RANGES
+
+
+def test_a_cut_entry_is_ignored(cache: Path) -> None:
+    cached_ranges("k1", lambda: RANGES)
+    file = cache / "k1.json"
+    whole = file.read_bytes()
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        assert cached_ranges("k1", lambda: RANGES)[0] == RANGES
+    assert json.loads(file.read_bytes())["key"] == "k1"
+
+
+def test_the_cache_can_be_turned_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEFUSE_NO_CACHE", "1")
+    assert cache_folder() is None
+    assert cached_ranges("k1", lambda: RANGES) == (RANGES, ())
+    assert not cache.exists()
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("EDGEFUSE_NO_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert cache_folder() == tmp_path / ".cache" / "edgefuse" / "calibration"
+
+
+def test_a_place_that_cannot_be_written_costs_a_note_only(cache: Path) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file where the folder should be")
+    found, notes = cached_ranges("k1", lambda: RANGES)
+    assert found == RANGES
+    assert any("could not be cached" in note for note in notes)
+
+
+def test_an_error_in_the_calibration_is_the_callers(cache: Path) -> None:
+    def fails() -> dict[str, Range]:
+        raise InputError("bad sample")
+
+    with pytest.raises(InputError, match="bad sample"):
+        cached_ranges("k1", fails)
+    assert not cache.exists()
+
+
+def test_the_oldest_entries_go(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_cache, "_KEPT", 3)
+    for number in range(5):
+        cached_ranges(f"k{number}", lambda: RANGES)
+        os.utime(cache / f"k{number}.json", (number, number))
+    cached_ranges("last", lambda: RANGES)
+    assert {path.stem for path in cache.iterdir()} == {"k3", "k4", "last"}
+
+
+def _key(**changes: object) -> str:
+    parts: dict[str, object] = {
+        "model": "m",
+        "data": "d",
+        "preprocess": {"mean": 127.0},
+        "scheme": AFFINE,
+        "observer": "minmax",
+        "values": ["a", "b"],
+    }
+    return calibration_key(**{**parts, **changes})  # type: ignore[arg-type]
+
+
+def test_the_key_holds_all_that_decides_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[dict[str, object]] = [
+        {"model": "n"},
+        {"data": "e"},
+        {"preprocess": {"mean": 128.0}},
+        {"preprocess": None},
+        {"scheme": SYMMETRIC},
+        {"observer": "mse"},
+        {"values": ["a"]},
+        {"samples": 100},
+    ]
+    keys = [_key(), *(_key(**change) for change in changed)]
+    assert len(set(keys)) == len(keys)
+    assert _key(values=["b", "a", "a"]) == _key()
+    monkeypatch.setattr(calibration_cache, "__version__", "0.0.0")
+    assert _key() not in keys
+
+
+def test_the_listing_of_the_data_tells_changes(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "sub").mkdir(parents=True)
+    (data / "a.png").write_bytes(b"12")
+    (data / "sub" / "b.png").write_bytes(b"3")
+    first = data_digest(data)
+    assert data_digest(data) == first
+    stat = (data / "a.png").stat()
+    seen = {first}
+
+    def changed() -> bool:
+        found = data_digest(data)
+        new = found not in seen
+        seen.add(found)
+        return new
+
+    os.utime(data / "a.png", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert changed()
+    (data / "a.png").write_bytes(b"123")
+    os.utime(data / "a.png", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert changed()
+    (data / "sub" / "b.png").rename(data / "b.png")
+    assert changed()
+    (data / "gone.png").symlink_to(data / "nowhere.png")
+    assert changed()
+    assert data_digest(data / "a.png") != data_digest(data / "b.png")
+    with pytest.raises(InputError, match="no calibration data"):
+        data_digest(tmp_path / "missing")
+
+
+def test_a_moved_folder_keeps_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.png").write_bytes(b"1")
+    first = data_digest(tmp_path / "one")
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert data_digest(tmp_path / "two") == first
+
+
+# The real thing
+
+_SCRIPT = """
+import resource, sys, time, tomllib
+from pathlib import Path
+import numpy as np
+from PIL import Image
+from edgefuse.graph import constant, is_float, read_model
+from edgefuse.passes import canonicalize
+from edgefuse.quant.calibrate import collect_ranges
+from edgefuse.runtime.preprocess import from_dict
+
+model_path, zoo, times, observer, *photos = sys.argv[1:]
+steps = from_dict(tomllib.loads(Path(zoo).read_text())["models"]["efficientnet_lite0"]["preprocess"])
+model = read_model(model_path)
+canonicalize(model)
+read = [v for n in model.graph for v in n.inputs if v is not None and is_float(v)]
+names = [v.name for v in read if constant(v) is None]
+
+def samples():
+    for _ in range(int(times)):
+        for path in photos:
+            yield {"image": steps.apply(np.asarray(Image.open(path).convert("RGB")))}
+
+start = time.process_time()
+found = collect_ranges(model, names, samples(), observer=observer)
+print(len(found), time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("observer", ["minmax", "mse"])
+def test_efficientnet_memory_does_not_grow_with_photos(
+    shared_dir: Path, repository: Path, observer: str
+) -> None:
+    photos = sorted(
+        (shared_dir / "data" / "photos").glob("*.jpg"),
+        key=lambda path: hashlib.sha256(path.name.encode()).hexdigest(),
+    )[:10]
+    if not photos:
+        pytest.skip("no photos in ../shared/data")
+    peaks = []
+    for times in ("1", "4"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                _SCRIPT,
+                str(shared_dir / "zoo" / "efficientnet_lite0.onnx"),
+                str(repository / "examples" / "zoo.toml"),
+                times,
+                observer,
+                *map(str, photos),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        count, seconds, peak = done.stdout.split()
+        assert int(count) > 80
+        assert float(seconds) < 60
+        peaks.append(float(peak))
+    assert max(peaks) < 1.5e9
+    assert peaks[1] < 1.1 * peaks[0], "four times the samples need no more memory"
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > 0
