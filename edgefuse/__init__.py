@@ -29,13 +29,42 @@ def load(path: "Union[str, os.PathLike[str]]", simulate: bool = False, **options
     """Return the artifact at `path` as a `Model`, ready to be called.
 
     path: a `.efa` file.  simulate: run in the exact reference of the target's arithmetic, for a device that
-    is not here.  options: `threads` (int >= 1), `family` (which payload family to prefer), `self_test`.
+    is not here (needs [build], and an artifact that was built away from its device).
+    options: `threads` (int >= 1), `family` (which payload family to prefer), `payload`, `self_test`.
     Raises ArtifactError (altered, cut short, too new), DeviceError (made for other hardware),
     ToolMissingError (the runtime that the payload needs is not installed).
     """
     from edgefuse.runtime import load as load_artifact
 
-    return load_artifact(path, simulate=simulate, **options)
+    if not simulate:
+        return load_artifact(path, **options)
+    missing = _simulator_missing()
+    if not missing:
+        from edgefuse.compose.simulate import load_simulated
+
+        return load_simulated(path, **options)
+    from edgefuse.errors import ToolMissingError, UnsupportedError
+
+    try:  # a payload may simulate by itself
+        return load_artifact(path, simulate=True, **options)
+    except UnsupportedError as error:
+        raise ToolMissingError(
+            "{} is simulated by the build side of edgefuse, which is not here".format(path),
+            expected="Python 3.10 or newer, with edgefuse[build]",
+            got=missing,
+            hint="pip install 'edgefuse[build]' on a host; on the device itself, load it without simulate",
+        ) from error
+
+
+def _simulator_missing() -> str:
+    """Return what the host's rooms lack here, or ""."""
+    import importlib.util
+    import sys
+
+    if sys.version_info < (3, 10):
+        return "Python {}.{}".format(*sys.version_info[:2])
+    lacking = [name for name in ("msgspec", "onnx", "onnx_ir") if importlib.util.find_spec(name) is None]
+    return "no package {}".format(", ".join(lacking)) if lacking else ""
 
 
 def build(model: "Optional[Union[str, os.PathLike[str]]]" = None, **options: Any) -> "BuildResult":

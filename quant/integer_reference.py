@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -30,16 +30,32 @@ from edgefuse.quant.integer_products import (
     sum_products,
     wrap_int32,
 )
-from edgefuse.quant.scheme import Scheme
-from edgefuse.quant.scheme_file import Rounding
+from edgefuse.quant.scheme_file import BiasKind, Rounding
 from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedBias, QuantizedWeight
 
-__all__ = ["IntegerReference", "IntegerRun", "to_integers"]
+__all__ = ["Arithmetic", "IntegerReference", "IntegerRun", "to_integers"]
 
 Array = np.ndarray
 Compute = Callable[[tuple[Any, ...]], list[Any]]
 
 _BIAS_LIMIT = {"int32": 2.0**31 - 1, "int64": 2.0**63 - 1}
+
+
+class Arithmetic(Protocol):
+    """What the reference asks of a scheme; every `Scheme` has it.
+
+    rounding: of float to integer.  requantization: of what an int8 kernel stores.  bias: integers beside the
+    sums, or float.  saturates_pairs: products are added in pairs in saturating int16.
+    """
+
+    @property
+    def rounding(self) -> Rounding: ...  # noqa: D102
+    @property
+    def requantization(self) -> Rounding: ...  # noqa: D102
+    @property
+    def bias(self) -> BiasKind: ...  # noqa: D102
+    @property
+    def saturates_pairs(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +130,7 @@ class IntegerReference:
         model: Model,
         plan: Plan,
         quantized: Quantized,
-        scheme: Scheme | None,
+        scheme: Arithmetic | None,
         *,
         pair_saturation: bool | None = None,
         half_chunk: int | None = None,
@@ -267,7 +283,7 @@ class _Tasks:
     """What to do at each node that does not simply run in float32: `found`."""
 
     def __init__(
-        self, model: Model, plan: Plan, quantized: Quantized, scheme: Scheme | None, stored_outputs: bool
+        self, model: Model, plan: Plan, quantized: Quantized, scheme: Arithmetic | None, stored_outputs: bool
     ) -> None:
         self._quantized = quantized
         self._stored_outputs = stored_outputs

@@ -129,7 +129,7 @@ class _Build:
             payloads, times = self._order(payloads[0], int8, prepared, judge, here)
         elif here:
             times = race_payloads(payloads, prepared, judge.example, self.threads)
-        pack(output, prepared, payloads, self.options, self.preprocess, self.labels)
+        pack(output, prepared, payloads, self.options, self.preprocess, self.labels, simulation=not here)
         report = build_report(
             output,
             prepared,
@@ -217,7 +217,7 @@ class _Build:
                 self.notes.append("no int8: nothing in int8 is both faster (estimate) and within the budget")
                 return None
             built = lower_payload("int8", prepared, plan, quantized)
-            built.accuracy = judge.compare(built, here)
+            built.accuracy = judge.compare(built, here, limit=self.options.max_drop)
             self.progress("int8 within the budget", attempt + 1, ROUNDS)
             if built.accuracy.drop <= self.options.max_drop:
                 self.notes.extend(note for note in built.lowered.notes if note not in self.notes)

@@ -14,6 +14,7 @@ from edgefuse.artifact.pack import write_artifact
 from edgefuse.compose.options import BuildOptions
 from edgefuse.compose.payloads import Built
 from edgefuse.compose.prepare import Prepared
+from edgefuse.compose.simulate import simulation_files
 from edgefuse.runtime.preprocess import Preprocess
 from edgefuse.runtime.tensors import TensorInfo
 
@@ -27,10 +28,15 @@ def pack(
     options: BuildOptions,
     preprocess: Preprocess | None,
     labels: Sequence[str] | None,
+    *,
+    simulation: bool = False,
 ) -> str:
-    """Write the artifact and return the sha256 of its bytes; the first payload is the active one."""
+    """Write the artifact and return the sha256 of its bytes; the first payload is the active one.
+
+    simulation: with what `load(..., simulate=True)` needs (the float model, the integers).
+    """
     files: dict[str, bytes] = {}
-    manifest = {
+    manifest: dict[str, Any] = {
         "schema": 1,
         "name": _plain_name(options.name or Path(options.model or "model").stem),
         "producer": f"edgefuse {edgefuse.__version__}",
@@ -45,6 +51,9 @@ def pack(
         "payloads": [_payload(built, prepared, options, files) for built in payloads],
         "signature": None,
     }
+    if simulation:
+        members, manifest["extra"] = simulation_files(prepared, payloads)
+        files.update(members)
     return write_artifact(output, manifest, files)
 
 

@@ -18,6 +18,8 @@ from edgefuse.report import json_text
 
 __all__ = ["build_report", "report_path"]
 
+EXACT = "exact simulation of the target's arithmetic"
+
 
 def build_report(
     output: Path,
@@ -47,7 +49,7 @@ def build_report(
         "target": prepared.target.string,
         "precision": options.precision,
         "measured_here": here,
-        "accuracy_by": "the deployed runtime on this machine" if here else "simulation in float operators",
+        "accuracy_by": "the deployed runtime on this machine" if here else EXACT,
         "data": "seeded random inputs (no --calib or --eval)" if judge.made_up else judge.data.path,
         "max_drop": options.max_drop,
         "payloads": [_payload(built, timed) for built in payloads],

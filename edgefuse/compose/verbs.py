@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import edgefuse
 from edgefuse.compose.outputs import require_arrays_place, require_other_file
 from edgefuse.errors import UsageError
 from edgefuse.plans import Plan
@@ -79,13 +80,12 @@ def run(
     `edgefuse.runtime.load` raises.
     """
     from edgefuse.compose.arrays import read_arrays, write_arrays
-    from edgefuse.runtime import load
 
     if target is not None:
         require_arrays_place(Path(target))
         require_other_file(target, {"--input": source, "the artifact": artifact})
     feeds = read_arrays(source)
-    with load(artifact, simulate=simulate, threads=threads) as model:
+    with edgefuse.load(artifact, simulate=simulate, threads=threads) as model:
         outputs = dict(model(feeds))
     if target is not None:
         write_arrays(target, outputs)

@@ -33,7 +33,14 @@ from edgefuse.graph.edit import (
     replace_value,
 )
 from edgefuse.graph.opsets import CANONICAL_OPSET, OLDEST_OPSET
-from edgefuse.graph.read import clone_model, model_digest, model_from_bytes, model_from_proto, read_model
+from edgefuse.graph.read import (
+    clone_model,
+    model_digest,
+    model_from_bytes,
+    model_from_proto,
+    read_model,
+    restore_model,
+)
 from edgefuse.graph.shapes import bind_dimensions, infer_shapes
 from edgefuse.graph.write import model_to_bytes, model_to_proto, write_model
 
@@ -76,6 +83,7 @@ __all__ = [
     "remove_node",
     "replace_node",
     "replace_value",
+    "restore_model",
     "scalar",
     "sole_reader",
     "source_name",

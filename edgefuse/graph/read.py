@@ -24,7 +24,14 @@ from edgefuse.graph.access import SOURCE_KEY, all_nodes
 from edgefuse.graph.opsets import check_opset, raise_opset
 from edgefuse.graph.shapes import infer_shapes
 
-__all__ = ["clone_model", "model_digest", "model_from_bytes", "model_from_proto", "read_model"]
+__all__ = [
+    "clone_model",
+    "model_digest",
+    "model_from_bytes",
+    "model_from_proto",
+    "read_model",
+    "restore_model",
+]
 
 _DIGEST_KEY = "edgefuse.sha256"
 _OPSET_KEY = "edgefuse.opset"
@@ -96,6 +103,18 @@ def model_from_proto(
         for graph in model.graphs():
             ir.external_data.set_base_dir(graph, folder)
     return _canonical(model, name, custom_domains, digest)
+
+
+def restore_model(data: bytes, name: str = "<bytes>") -> ir.Model:
+    """Return a model that `model_to_bytes` wrote, node for node: no operator set raised, no name changed.
+
+    For our own bytes only: nothing about them is checked beyond their format. Raises InputError where they
+    are no ONNX model.
+    """
+    try:
+        return ir.serde.deserialize_model(onnx.ModelProto.FromString(data))
+    except Exception as error:  # the deserializer raises many kinds on a malformed graph
+        raise InputError(f"{name}: the stored model cannot be read: {error}") from error
 
 
 def clone_model(model: ir.Model) -> ir.Model:

@@ -81,9 +81,9 @@ def _choose(
             "{} cannot be simulated: it holds no payload that simulates {}".format(
                 artifact.path, manifest["target"]["device"]
             ),
-            expected='a payload with "simulates": true (the build adds it where the family has one)',
+            expected="an artifact that was built away from its device",
             got="payloads " + kinds,
-            hint="run it on the device, or build for --target host",
+            hint="run it on the device, or build it on a machine that is not the device",
         )
     if not payloads:
         raise UnsupportedError(

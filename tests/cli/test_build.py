@@ -75,7 +75,7 @@ def test_the_report_says_what_is_estimated_and_what_was_measured(cli: Cli, work:
 
 def test_int8_for_a_device_that_is_not_here_is_judged_in_simulation(cli: Cli, work: Path) -> None:
     report = cli("build", "net.onnx", *VNNI, "--calib", "calib.npz", "--json").json
-    assert "simulation in float operators" in report["accuracy_by"]
+    assert "exact simulation" in report["accuracy_by"]
     assert sorted(p["id"] for p in report["payloads"]) == ["float", "int8"]
     for payload in report["payloads"]:
         assert payload["measured_ms"] is None
@@ -86,7 +86,7 @@ def test_int8_for_a_device_that_is_not_here_is_judged_in_simulation(cli: Cli, wo
     text = cli("build", "net.onnx", *VNNI, "--calib", "calib.npz").out
     assert "unchecked" in text
     assert "not measured" in text
-    assert "by simulation in float operators" in text
+    assert "by exact simulation of the target's arithmetic" in text
 
 
 def test_equal_outputs_have_no_snr_and_the_report_stays_valid(cli: Cli, work: Path) -> None:
