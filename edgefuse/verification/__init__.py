@@ -1,5 +1,6 @@
 """Verification: metrics, the comparison with the float model, and the artifact's self-test vectors."""
 
+from edgefuse.verification.bisect import SPOILED_DB, Bisection, bisect_plan, plan_prefix
 from edgefuse.verification.compare import Comparison, compare, compare_all
 from edgefuse.verification.cut import Cut, boundary_tensors, cut_between_groups
 from edgefuse.verification.end_to_end import VerificationReport, judge, verify_end_to_end
@@ -13,20 +14,27 @@ from edgefuse.verification.regions import (
     judge_regions,
     measure_regions,
 )
+from edgefuse.verification.stress import InputRange, Stress, StressReport, run_stress, stress_inputs
 from edgefuse.verification.vectors import Vector, make_self_test
 
 __all__ = [
     "METRICS",
+    "SPOILED_DB",
+    "Bisection",
     "Call",
     "Comparison",
     "Cut",
+    "InputRange",
     "Metric",
     "OutputError",
     "Region",
     "RegionLimits",
     "RegionReport",
+    "Stress",
+    "StressReport",
     "Vector",
     "VerificationReport",
+    "bisect_plan",
     "boundary_tensors",
     "channel_groups",
     "compare",
@@ -38,5 +46,8 @@ __all__ = [
     "make_metric",
     "make_self_test",
     "measure_regions",
+    "plan_prefix",
+    "run_stress",
+    "stress_inputs",
     "verify_end_to_end",
 ]
