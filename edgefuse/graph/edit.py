@@ -14,7 +14,19 @@ import onnx_ir as ir
 
 from edgefuse.graph.access import SOURCE_KEY, source_name
 
-__all__ = ["add_constant", "add_node", "fresh_name", "remove_node", "replace_node", "replace_value"]
+__all__ = [
+    "GRID_KEY",
+    "add_constant",
+    "add_node",
+    "fresh_name",
+    "remove_node",
+    "replace_node",
+    "replace_value",
+]
+
+# In a value's metadata_props: the label of the integer grid that the user's model gives the tensor. A value
+# that takes its place holds the same numbers, hence has the same grid.
+GRID_KEY = "edgefuse.grid"
 
 
 def _names(graph: ir.Graph) -> set[str]:
@@ -103,6 +115,8 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
     graph = old.graph
     if graph is None:
         raise ValueError(f"value {old.name!r} stands in no graph")
+    if GRID_KEY in old.metadata_props:
+        new.metadata_props.setdefault(GRID_KEY, old.metadata_props[GRID_KEY])
     if old.is_graph_output():
         name = old.name
         needs_identity = (
