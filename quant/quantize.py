@@ -17,7 +17,7 @@ from edgefuse.quant.integer_bias import smallest_scale, with_integer_biases
 from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.scheme_file import FixedOutput
 from edgefuse.quant.sharing import scale_groups
-from edgefuse.quant.weights import output_axis, quantize_node_weight, quantize_weight
+from edgefuse.quant.weights import WEIGHTED, output_axis, quantize_node_weight, quantize_weight
 from edgefuse.quantized import Quantized, QuantizedActivation, QuantizedWeight
 
 __all__ = [
@@ -72,7 +72,7 @@ def quantized_reads(nodes: Iterable[Node]) -> tuple[list[str], list[tuple[Node, 
                 continue
             if constant(value) is None:
                 activations.append(value.name or "")
-            elif position == 0 and index == 1:
+            elif position == 0 and index == 1 and node.op_type in WEIGHTED:
                 weights.append((node, index))
     return list(dict.fromkeys(activations)), weights
 

@@ -17,6 +17,7 @@ from edgefuse.quant.scheme import PAIR_SUM_LIMIT, PAIR_SUM_STEPS, SMALLEST_SCALE
 from edgefuse.quantized import QuantizedWeight
 
 __all__ = [
+    "WEIGHTED",
     "WeightRule",
     "is_depthwise",
     "largest_pair_sum",
@@ -26,6 +27,9 @@ __all__ = [
     "quantize_weight",
     "weight_rule",
 ]
+
+# Operators whose input 1 is a weight.
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, slots=True)

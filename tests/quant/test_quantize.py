@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from edgefuse.device import resolve_target
 from edgefuse.errors import InputError, UnsupportedError
 from edgefuse.graph import Model, model_to_bytes
 from edgefuse.graph.reference import judge_session
-from edgefuse.plans import Format, Group, Plan
+from edgefuse.plans import Format, Group, Plan, ScaleGroup
 from edgefuse.quant import (
     Range,
     Scheme,
@@ -21,7 +24,9 @@ from edgefuse.quant import (
     scheme_of,
     simulated_graph,
 )
-from edgefuse.quant.quantize import activation_parameters, output_axis, quantize_weight
+from edgefuse.quant.quantize import activation_parameters, output_axis, quantize_weight, quantized_reads
+from edgefuse.quant.scheme_file import FixedOutput
+from edgefuse.quant.sharing import scale_groups
 from tests.passes.graphs import Build
 
 AFFINE = Scheme(0, 255, symmetric=False, weight_bits=8, per_channel=True)
@@ -243,3 +248,111 @@ def test_loss_of_a_node_is_the_error_of_the_model_with_that_node_alone_in_int8()
 def test_no_samples_give_no_losses() -> None:
     assert measure_losses(_net(), ["conv0"], {"x": Range(0, 1)}, SEVEN, []) == {}
     assert measure_losses(_net(), ["conv0"], {}, SEVEN, _samples(1)) == {}
+
+
+# What shares a scale, and what has one of its own
+
+SAME = replace(AFFINE, same_scale=("Concat", "MaxPool"))
+FIXED = replace(
+    SAME,
+    activation_low=-128,
+    activation_high=127,
+    fixed_outputs=(("Sigmoid", FixedOutput(1 / 256, -128)), ("Tanh", FixedOutput(1 / 128, 0))),
+)
+
+
+def _head() -> Model:
+    """Boxes in pixels beside scores in 0..1, pooled and joined."""
+    b = Build(seed=6)
+    x = b.x([1, 2, 4, 4])
+    scores = b.op("Sigmoid", x, name="sigmoid", out="scores")
+    pooled = b.op("MaxPool", x, name="pool", out="pooled", kernel_shape=[1, 1])
+    joined = b.op("Concat", pooled, scores, name="join", out="joined", axis=1)
+    b.y(b.op("Conv", joined, b.rand(3, 4, 1, 1), name="conv"))
+    return b.model()
+
+
+HEAD_RANGES = {
+    "x": Range(-1.0, 2.0),
+    "pooled": Range(0.0, 640.0),
+    "scores": Range(0.01, 0.9),
+    "joined": Range(0.0, 640.0),
+}
+
+
+def test_tensors_of_a_same_scale_operator_share_the_union_of_their_ranges() -> None:
+    model = _head()
+    plan = _plan(model, {"p": ("pool",), "j": ("join",), "c": ("conv",)})
+    assert scale_groups(model, plan, SAME) == [("x", "scores", "pooled", "joined")]
+    q = quantize_plan(model, plan, HEAD_RANGES, SAME)
+    grids = {name: (a.scale, a.zero_point) for name, a in q.activations.items()}
+    assert len(set(grids.values())) == 1
+    assert grids["x"][0] == pytest.approx(641 / 255)
+    assert (q.activations["scores"].minimum, q.activations["scores"].maximum) == (0.01, 0.9)
+
+
+def test_only_int8_groups_make_operators_share() -> None:
+    model = _head()
+    plan = _plan(model, {"c": ("conv",)})
+    assert scale_groups(model, plan, SAME) == []
+    assert scale_groups(model, _plan(model, {"j": ("join",)}), AFFINE) == [], "the scheme names no operator"
+
+
+def test_what_the_plan_groups_shares_too() -> None:
+    model = _head()
+    plan = msgspec.structs.replace(
+        _plan(model, {"s": ("sigmoid",), "c": ("conv",)}),
+        scale_groups=(ScaleGroup(("x", "joined"), "same kernel"), ScaleGroup(("joined", "gone"), "-")),
+    )
+    q = quantize_plan(model, plan, HEAD_RANGES, AFFINE)
+    assert q.activations["x"].scale == q.activations["joined"].scale == pytest.approx(641 / 255)
+
+
+def test_a_fixed_output_keeps_its_own_scale_beside_a_concat() -> None:
+    model = _head()
+    plan = _plan(model, {"p": ("pool",), "j": ("join",), "c": ("conv",)})
+    q = quantize_plan(model, plan, HEAD_RANGES, FIXED)
+    scores = q.activations["scores"]
+    assert (scores.scale, scores.zero_point) == (1 / 256, -128)
+    assert q.activations["pooled"].scale == q.activations["joined"].scale == pytest.approx(641 / 255)
+
+
+def test_an_int8_operator_without_a_weight_has_none() -> None:
+    b = Build()
+    b.y(b.op("Add", b.x([1, 4]), b.w([1.0, 2.0, 3.0, 4.0]), name="add"))
+    assert quantized_reads([next(iter(b.model().graph))]) == (["x"], [])
+
+
+def test_what_a_group_writes_in_int8_has_parameters_too() -> None:
+    model = _head()
+    plan = _plan(model, {"j": ("join",)})
+    groups = tuple(
+        msgspec.structs.replace(g, writes=("joined",), output=Format("int8")) if g.nodes == ("join",) else g
+        for g in plan.groups
+    )
+    written = quantize_plan(model, msgspec.structs.replace(plan, groups=groups), HEAD_RANGES, AFFINE)
+    assert set(written.activations) == {"pooled", "scores", "joined"}
+    assert set(quantize_plan(model, plan, HEAD_RANGES, AFFINE).activations) == {"pooled", "scores"}
+
+
+def test_the_probe_and_the_plan_make_the_same_integers() -> None:
+    """A depthwise weight has 8 bits in both, or the measured loss is another's."""
+    b = Build(seed=8)
+    b.y(b.op("Conv", b.x([1, 4, 6, 6]), b.rand(4, 1, 3, 3), name="dw", group=4))
+    model, samples = b.model(), _samples(3)
+    exempt = replace(SEVEN, depthwise_saturates=False)
+    ranges = collect_ranges(model, ["x"], samples)
+    plain = judge_session(model_to_bytes(model))
+    losses = {}
+    for scheme in (SEVEN, exempt):
+        plan = _plan(model, {"a": ("dw",)})
+        rounded = judge_session(
+            model_to_bytes(simulated_graph(model, plan, quantize_plan(model, plan, ranges, scheme)))
+        )
+        pairs = [(plain.run(None, s)[0], rounded.run(None, s)[0]) for s in samples]
+        error = sum(float(np.square(r - p).sum()) for p, r in pairs)
+        losses[scheme] = measure_losses(model, ["dw"], ranges, scheme, samples)["dw"]
+        assert losses[scheme] == pytest.approx(
+            error / sum(float(np.square(p).sum()) for p, _ in pairs), rel=1e-3
+        )
+    assert losses[exempt] < losses[SEVEN]
