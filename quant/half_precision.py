@@ -14,7 +14,7 @@ import numpy as np
 
 from edgefuse.graph import Node, attribute, constant, input_value
 
-__all__ = ["half_node", "to_half"]
+__all__ = ["half_node", "rounded_to_half"]
 
 Array = np.ndarray
 Compute = Callable[[tuple[Any, ...]], list[Any]]
@@ -30,27 +30,53 @@ def to_half(value: Any) -> Any:
     return value
 
 
+def rounded_to_half(array: Array) -> Array:
+    """Return float32 `array` rounded to the numbers of float16, half to even, still as float32.
+
+    As array.astype(float16).astype(float32), several times faster: the last 13 bits of the mantissa are
+    rounded away in integers; numbers below 2^-14 have steps of 2^-24, as float32 has between 0.5 and 1.
+    """
+    bits = np.ascontiguousarray(array, np.float32).view(np.int32)
+    rounded: Array = ((bits + (0x0FFF + ((bits >> 13) & 1))) & ~0x1FFF).view(np.float32)
+    size = np.abs(array)
+    np.copyto(rounded, (array + np.float32(0.75)) - np.float32(0.75), where=size < np.float32(2.0**-14))
+    if not size.max(initial=0) < 65520:
+        np.copyto(rounded, np.copysign(np.float32(np.inf), array), where=size >= 65520)
+        np.copyto(rounded, array, where=np.isnan(array))
+    return rounded
+
+
 def half_node(node: Node, inputs: tuple[Any, ...], compute: Compute, chunk: int | None) -> list[Any]:
     """Return the node's outputs as float16 hardware gives them, in the dtypes that the model declares.
 
-    inputs: rounded to float16 here.  compute: the reference's kernel; given float16 it adds in float32 and
-    rounds its result.  chunk: None = so; n = sums of Conv, MatMul, Gemm, GlobalAveragePool, the Reduce
-    operators and LayerNormalization / RMSNormalization are added up in float16 after every n terms (1: each).
+    inputs: rounded to float16 here.  compute: the reference's kernel; it computes in float32, and the result
+    is rounded.  chunk: None = so; n = sums of Conv, MatMul, Gemm, GlobalAveragePool, the Reduce operators
+    and LayerNormalization / RMSNormalization are added up in float16 after every n terms (1: each).
     """
-    halves = tuple(to_half(value) for value in inputs)
     with np.errstate(all="ignore"):
-        results = None if chunk is None else _chunked(node, halves, compute, chunk)
+        results = None
+        if chunk is not None:
+            results = _chunked(node, tuple(to_half(value) for value in inputs), compute, chunk)
         if results is None:
-            results = compute(halves)
-        return [_declared(node, k, to_half(result)) for k, result in enumerate(results)]
+            results = compute(tuple(_carried(value) for value in inputs))
+        return [_declared(node, k, _carried(result)) for k, result in enumerate(results)]
+
+
+def _carried(value: Any) -> Any:
+    """Return a floating-point array as float32 that holds float16 numbers; anything else as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.float16, np.float32, np.float64):
+        return value
+    if value.dtype == np.float32:
+        return rounded_to_half(value)
+    return value.astype(np.float16).astype(np.float32)
 
 
 def _declared(node: Node, index: int, result: Any) -> Any:
-    """Return a float16 result in the dtype that other nodes of the model expect."""
-    if not (isinstance(result, np.ndarray) and result.dtype == np.float16):
+    """Return a result in the dtype that other nodes of the model expect."""
+    if not (isinstance(result, np.ndarray) and result.dtype == np.float32):
         return result
     declared = node.outputs[index].dtype if index < len(node.outputs) else None
-    return result.astype(np.float32 if declared is None else declared.numpy())
+    return result if declared is None else result.astype(declared.numpy(), copy=False)
 
 
 def _chunked(node: Node, inputs: tuple[Any, ...], compute: Compute, chunk: int) -> list[Any] | None:

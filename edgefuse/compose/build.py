@@ -18,18 +18,32 @@ from typing import Any
 import numpy as np
 
 from edgefuse.compose.accuracy import Judge, open_judge
-from edgefuse.compose.decisions import choose_order, require_float_accuracy, require_int8_kernels
+from edgefuse.compose.decisions import (
+    choose_order,
+    loses_in_half,
+    require_float_accuracy,
+    require_int8_kernels,
+)
+from edgefuse.compose.imported import brings_quantizers, imported_notes, made_up_data
 from edgefuse.compose.interface import check_labels, check_tensors
 from edgefuse.compose.options import BuildOptions, with_config
 from edgefuse.compose.outputs import require_artifact_place
 from edgefuse.compose.package import pack
 from edgefuse.compose.payloads import Built, lower_payload, race_payloads, read_back, runs_here
-from edgefuse.compose.planning import Int8Tables, float_plan, int8_plan, measure_tables
+from edgefuse.compose.planning import (
+    PROBE_SAMPLES,
+    Int8Tables,
+    float_plan,
+    int8_plan,
+    measure_tables,
+    repair_prepared,
+)
 from edgefuse.compose.prepare import Prepared, find_target, load_model, prepare, tensor_info
 from edgefuse.compose.reporting import build_report, report_path
 from edgefuse.datasets import Dataset, open_dataset
 from edgefuse.errors import InputError, UsageError
 from edgefuse.plans import Plan
+from edgefuse.quant import RepairLog, joined, repair_after
 from edgefuse.quantized import Quantized
 from edgefuse.report import Progress, silent
 from edgefuse.runtime.preprocess import Preprocess, read_toml
@@ -101,7 +115,8 @@ class _Build:
         if options.precision != "auto":
             self.target.require_precision(options.precision)  # type: ignore[arg-type]
         if options.precision == "int8" and options.calib is None:
-            raise UsageError("--precision int8 needs calibration data", hint="--calib PATH")
+            if not brings_quantizers(options.model or ""):
+                raise UsageError("--precision int8 needs calibration data", hint="--calib PATH")
         self.preprocess: Preprocess | None = read_toml(options.preprocess) if options.preprocess else None
         self.labels = read_labels(options.labels)
 
@@ -121,6 +136,7 @@ class _Build:
         payloads = [self._float_payload(prepared)]
         int8 = self._int8_payload(prepared, calibration, judge, here)
         self._finish(payloads[0], prepared, judge, here)
+        payloads = [self._wide_enough(payloads[0], prepared, judge, here)]
         drop = self.options.max_drop
         self._note(require_float_accuracy(payloads[0], drop, judge.nan, judge.made_up))
         times = None
@@ -129,7 +145,7 @@ class _Build:
             payloads, times = self._order(payloads[0], int8, prepared, judge, here)
         elif here:
             times = race_payloads(payloads, prepared, judge.example, self.threads)
-        pack(output, prepared, payloads, self.options, self.preprocess, self.labels, simulation=not here)
+        pack(output, prepared, payloads, self.options, self.preprocess, self.labels, simulation=True)
         report = build_report(
             output,
             prepared,
@@ -166,6 +182,11 @@ class _Build:
             data = data.spread(CALIBRATION_SAMPLES)
             sizes = {name: array.shape for name, array in data[0].feeds.items()}
         prepared = prepare(original, self.target, sizes)
+        if options.precision == "int8" and data is None and not prepared.imported:
+            raise UsageError(
+                "--precision int8 needs calibration data: the quantizers of the model give no range",
+                hint="--calib PATH",
+            )
         check_tensors(prepared.inputs, prepared.outputs)
         check_labels(self.labels, prepared.outputs)
         self.progress("read and canonicalise", 1, 1)
@@ -186,6 +207,20 @@ class _Build:
         self.notes.extend(built.lowered.notes)
         return built
 
+    def _wide_enough(self, built: Built, prepared: Prepared, judge: Judge, here: bool) -> Built:
+        """Return the float payload, or one in fp32 where float16 loses more than is allowed."""
+        if not loses_in_half(built, self.options, judge.made_up or bool(judge.nan)):
+            return built
+        self.notes.append(
+            f"fp16 loses {built.accuracy.drop:.4g} of {built.accuracy.metric} (allowed "
+            f"{self.options.max_drop:g}), worst {built.accuracy.worst_group}: planned in fp32; "
+            f"--precision fp16 or a larger --max-drop keeps it"
+        )
+        plan = float_plan(prepared, "fp32", self.threads)
+        wide = lower_payload("float", prepared, plan, Quantized())
+        self._finish(wide, prepared, judge, here)
+        return wide
+
     def _int8_payload(
         self, prepared: Prepared, calibration: Dataset | None, judge: Judge, here: bool
     ) -> Built | None:
@@ -196,18 +231,30 @@ class _Build:
         if device.int8 == "none":
             self.notes.append(f"no int8 on {device.name}: {device.int8_reason}")
             return None
+        made_up = calibration is None
         if calibration is None:
-            self.notes.append("no --calib: no int8")
-            return None
+            if not prepared.imported:
+                self.notes.append("no --calib: no int8")
+                return None
+            calibration = made_up_data(prepared, PROBE_SAMPLES)
         samples = _Feeds(calibration)
-        tables = measure_tables(prepared, samples, self.progress)
+        repairs = RepairLog()
+        if prepared.imported is None:  # what was trained is not repaired
+            prepared, repairs = repair_prepared(prepared, samples, self.progress)
+        tables = measure_tables(prepared, samples, self.progress, made_up=made_up)
         if not tables.losses:
             self.notes.append("no int8: no node of this model can run in int8 on this target")
             return None
-        return self._within_budget(prepared, tables, judge, here)
+        return self._within_budget(prepared, tables, samples, repairs, judge, here)
 
     def _within_budget(
-        self, prepared: Prepared, tables: Int8Tables, judge: Judge, here: bool
+        self,
+        prepared: Prepared,
+        tables: Int8Tables,
+        samples: Sequence[Mapping[str, np.ndarray]],
+        repairs: RepairLog,
+        judge: Judge,
+        here: bool,
     ) -> Built | None:
         """Plan, measure the drop, and plan again under a smaller budget until it is within --max-drop."""
         budget: float | None = None
@@ -216,10 +263,15 @@ class _Build:
             if not quantized:
                 self.notes.append("no int8: nothing in int8 is both faster (estimate) and within the budget")
                 return None
+            more = RepairLog()
+            if prepared.imported is None:
+                quantized, more = repair_after(prepared.model, plan, quantized, samples, tables.scheme)
             built = lower_payload("int8", prepared, plan, quantized)
+            built.repairs = joined(repairs, more) if prepared.imported is None else None
             built.accuracy = judge.compare(built, here, limit=self.options.max_drop)
             self.progress("int8 within the budget", attempt + 1, ROUNDS)
             if built.accuracy.drop <= self.options.max_drop:
+                self.notes.extend(imported_notes(prepared, plan, quantized))
                 self.notes.extend(note for note in built.lowered.notes if note not in self.notes)
                 return built
             shrink = min(max(self.options.max_drop / built.accuracy.drop, 0.1), 0.6)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from edgefuse.benchmark import Race
+from edgefuse.compose.options import BuildOptions
 from edgefuse.compose.payloads import Built
 from edgefuse.errors import UnsupportedError
 
-__all__ = ["COST_BAND", "FASTER_BY", "choose_order", "require_float_accuracy", "require_int8_kernels"]
+__all__ = [
+    "COST_BAND",
+    "FASTER_BY",
+    "choose_order",
+    "loses_in_half",
+    "require_float_accuracy",
+    "require_int8_kernels",
+]
 
 # int8 goes first only if it is this much faster, where that was measured (a race moves by 3 % and more).
 FASTER_BY = 0.02
@@ -61,6 +69,17 @@ def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: boo
         got=f"worst: {built.accuracy.worst_group}",
         hint="--precision fp32 where it was another, or a metric that fits the outputs (--metric)",
     )
+
+
+def loses_in_half(built: Built, options: BuildOptions, doubtful: bool) -> bool:
+    """Return whether a float payload in float16 loses so much that fp32 should take its place.
+
+    doubtful: its accuracy says nothing (made-up data, NaN of the model's own).  A user who asked for fp16
+    gets fp16, or the refusal of `require_float_accuracy`.
+    """
+    if doubtful or options.precision == "fp16" or not built.plan.count("fp16"):
+        return False
+    return not built.accuracy.drop <= max(options.max_drop, FLOAT_DROP)
 
 
 def require_int8_kernels(built: Built) -> None:

@@ -3,9 +3,10 @@
 A build for such a device stores what the reference needs beside the payloads, and names it in the manifest's
 `extra`, which the robot's runtime never reads:
 
-    simulation/model.onnx                    the model in the target's operators, in float
-    simulation/<payload>/integers.json, *.npy  its integers, scales and the target's rounding; the plan is the
-                                             payload's own plan.json
+    simulation/model.onnx        the model in the target's operators, in float; weights that lie in a
+                                 payload's file byte for byte are named by their place, not kept twice
+    simulation/<payload>/*       integers.json and *.npy: integers, scales and the target's rounding; the plan
+                                 is the payload's own plan.json
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from edgefuse.compose.payloads import Built
 from edgefuse.compose.prepare import Prepared, tensor_info
 from edgefuse.errors import ArtifactError, InputError, did_you_mean
 from edgefuse.graph import Model as Graph
-from edgefuse.graph import model_to_bytes, restore_model
+from edgefuse.graph import model_to_bytes_without, restore_model
 from edgefuse.plans import Plan
 from edgefuse.quant import scheme_of
 from edgefuse.quant.integer_reference import Arithmetic, IntegerReference
@@ -37,10 +38,12 @@ from edgefuse.runtime import load as load_on_device
 from edgefuse.runtime.selftest import run_self_test
 from edgefuse.verification import Call
 
-__all__ = ["exact_call", "load_simulated", "simulation_files"]
+__all__ = ["exact_call", "load_simulated", "simulation_files", "stored_plan"]
 
 _FOLDER = "simulation"
 _MODEL = f"{_FOLDER}/model.onnx"
+# Smaller weights are kept: naming a place costs as much.
+_SHARED_BYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ def simulation_files(
     prepared: Prepared, payloads: Sequence[Built]
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
     """Return the members that a simulation needs, and what the manifest's `extra` says of them."""
-    files = {_MODEL: model_to_bytes(prepared.model)}
+    shared = _Shared({f"payloads/{b.id}/{path}": d for b in payloads for path, d in b.lowered.files.items()})
+    files = {_MODEL: model_to_bytes_without(prepared.model, shared.holds)}
     described = {}
     for built in payloads:
         root = f"{_FOLDER}/{built.id}"
@@ -93,7 +97,30 @@ def simulation_files(
         }
         files[f"{root}/integers.json"] = json.dumps(content, sort_keys=True, indent=1).encode() + b"\n"
         described[built.id] = f"{root}/integers.json"
-    return files, {_FOLDER: {"model": _MODEL, "payloads": described}}
+    return files, {_FOLDER: {"model": _MODEL, "weights": shared.places, "payloads": described}}
+
+
+class _Shared:
+    """Where the payloads hold the weights of the float model: `places`, name -> [member, offset, bytes]."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self._next = dict.fromkeys(files, 0)
+        self.places: dict[str, list[Any]] = {}
+
+    def holds(self, name: str, data: bytes) -> bool:
+        """Return whether a payload's file holds these bytes, and note where."""
+        if len(data) < _SHARED_BYTES:
+            return False
+        for path, content in self._files.items():
+            # Payloads keep the order of the graph for the most part: look behind the last find first.
+            start = content.find(data, self._next[path])
+            start = content.find(data, 0, self._next[path] + len(data)) if start < 0 else start
+            if start >= 0:
+                self._next[path] = start
+                self.places[name] = [path, start, len(data)]
+                return True
+        return False
 
 
 def _encode(value: Any, root: str, files: dict[str, bytes]) -> Any:
@@ -129,7 +156,7 @@ def load_simulated(
                 path, simulate=True, threads=threads, family=family, payload=payload, self_test=self_test
             )
         entry = _entry(artifact, stored, family, payload)
-        engine = _ReferenceEngine(artifact, stored, entry)
+        engine = _ReferenceEngine(artifact, entry)
         if self_test:
             run_self_test(artifact, entry, engine, None if self_test == "all" else 1)
         return Model(artifact, entry, engine, [f"simulated: {engine.what}"])
@@ -155,23 +182,36 @@ def _entry(
     return entry
 
 
+def stored_plan(artifact: Artifact, payload: str) -> tuple[Graph, Plan, Quantized, Arithmetic] | None:
+    """Return the model, the plan and the integers of a payload, or None where the artifact keeps none.
+
+    Raises ArtifactError where they cannot be read.
+    """
+    stored = (artifact.manifest.get("extra") or {}).get(_FOLDER)
+    if stored is None or payload not in stored["payloads"]:
+        return None
+    try:
+        weights = _shared_weights(artifact, stored["weights"])
+        model = restore_model(artifact.read(stored["model"]), artifact.path, weights)
+        plan = Plan.from_json(artifact.read(f"payloads/{payload}/plan.json"))
+        return (model, plan, *_decoded(artifact, stored["payloads"][payload]))
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise ArtifactError(
+            f"{artifact.path}: its simulation cannot be read: {error}",
+            hint="build the artifact again with this version of edgefuse",
+        ) from error
+
+
 class _ReferenceEngine(Engine):
     """The exact reference behind the contract of an engine."""
 
-    def __init__(self, artifact: Artifact, stored: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
+    def __init__(self, artifact: Artifact, entry: Mapping[str, Any]) -> None:
         manifest = artifact.manifest
         self.what = f"{manifest['target']['device']} in exact arithmetic"
         self._dtypes = {tensor["name"]: tensor["dtype"] for tensor in manifest["outputs"]}
-        try:
-            model = restore_model(artifact.read(stored["model"]), artifact.path)
-            plan = Plan.from_json(artifact.read(f"payloads/{entry['id']}/plan.json"))
-            quantized, arithmetic = _decoded(artifact, stored["payloads"][entry["id"]])
-        except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise ArtifactError(
-                f"{artifact.path}: its simulation cannot be read: {error}",
-                hint="build the artifact again with this version of edgefuse",
-            ) from error
-        self._call: Call | None = exact_call(model, plan, quantized, arithmetic)
+        found = stored_plan(artifact, entry["id"])
+        assert found is not None
+        self._call: Call | None = exact_call(*found)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs in the dtypes of the manifest."""
@@ -187,6 +227,11 @@ class _ReferenceEngine(Engine):
         """Return what runs: this package, in place of the target's runtime."""
         version = edgefuse.__version__
         return {"runtime": "edgefuse exact reference", "version": version, "device": self.what, "threads": 1}
+
+
+def _shared_weights(artifact: Artifact, places: Mapping[str, Sequence[Any]]) -> dict[str, bytes]:
+    members = {path: artifact.read(path) for path in sorted({place[0] for place in places.values()})}
+    return {name: members[path][start : start + size] for name, (path, start, size) in places.items()}
 
 
 def _decoded(artifact: Artifact, path: str) -> tuple[Quantized, Arithmetic]:

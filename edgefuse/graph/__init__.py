@@ -42,7 +42,7 @@ from edgefuse.graph.read import (
     restore_model,
 )
 from edgefuse.graph.shapes import bind_dimensions, infer_shapes
-from edgefuse.graph.write import model_to_bytes, model_to_proto, write_model
+from edgefuse.graph.write import model_to_bytes, model_to_bytes_without, model_to_proto, write_model
 
 __all__ = [
     "CANONICAL_OPSET",
@@ -76,6 +76,7 @@ __all__ = [
     "model_from_bytes",
     "model_from_proto",
     "model_to_bytes",
+    "model_to_bytes_without",
     "model_to_proto",
     "opset",
     "read_model",

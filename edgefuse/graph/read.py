@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import google.protobuf.message
 import numpy as np
@@ -19,7 +20,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from edgefuse.errors import InputError, UnsupportedError
+from edgefuse.errors import InputError, UnsupportedError, did_you_mean
 from edgefuse.graph.access import SOURCE_KEY, all_nodes
 from edgefuse.graph.opsets import check_opset, raise_opset
 from edgefuse.graph.shapes import infer_shapes
@@ -105,14 +106,21 @@ def model_from_proto(
     return _canonical(model, name, custom_domains, digest)
 
 
-def restore_model(data: bytes, name: str = "<bytes>") -> ir.Model:
+def restore_model(
+    data: bytes, name: str = "<bytes>", weights: Mapping[str, bytes] = MappingProxyType({})
+) -> ir.Model:
     """Return a model that `model_to_bytes` wrote, node for node: no operator set raised, no name changed.
 
+    weights: the bytes of what `model_to_bytes_without` left out, by initializer.
     For our own bytes only: nothing about them is checked beyond their format. Raises InputError where they
     are no ONNX model.
     """
     try:
-        return ir.serde.deserialize_model(onnx.ModelProto.FromString(data))
+        proto = onnx.ModelProto.FromString(data)
+        for tensor in proto.graph.initializer:
+            if tensor.name in weights:
+                tensor.raw_data = weights[tensor.name]
+        return ir.serde.deserialize_model(proto)
     except Exception as error:  # the deserializer raises many kinds on a malformed graph
         raise InputError(f"{name}: the stored model cannot be read: {error}") from error
 
@@ -275,7 +283,10 @@ def _check_single_writers(graph: onnx.GraphProto, name: str) -> None:
 def check_domains(model: ir.Model, claimed: frozenset[str]) -> None:
     """Raise UnsupportedError for the first *used* operator of a domain that is not ONNX's own or claimed."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.domain in _NATIVE_DOMAINS or node.domain in claimed:
+        if node.domain in claimed:
+            continue
+        if node.domain in _NATIVE_DOMAINS:
+            _check_operator(node)
             continue
         known = node.name or node.outputs[0].name
         raise UnsupportedError(
@@ -284,6 +295,17 @@ def check_domains(model: ir.Model, claimed: frozenset[str]) -> None:
             got=f"{node.domain}::{node.op_type}",
             hint="--extension LIB.so brings an implementation, or replace the operator before export",
         )
+
+
+def _check_operator(node: ir.Node) -> None:
+    if onnx.defs.has(node.op_type):
+        return
+    known = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
+    raise UnsupportedError(
+        f"node {node.name or node.outputs[0].name!r}: ONNX {onnx.__version__} has no operator {node.op_type}"
+        f"{did_you_mean(node.op_type, known)}",
+        hint="a newer onnx, or another name of the operator at export",
+    )
 
 
 def _settle_domains(model: ir.Model) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import onnx
 import onnx_ir as ir
 
 from edgefuse.errors import InputError
 
-__all__ = ["model_to_bytes", "model_to_proto", "write_model"]
+__all__ = ["model_to_bytes", "model_to_bytes_without", "model_to_proto", "write_model"]
 
 # protobuf refuses messages of 2 GiB and more
 _PROTOBUF_LIMIT = 2**31 - 1
@@ -29,6 +30,20 @@ def model_to_proto(model: ir.Model) -> onnx.ModelProto:
 def model_to_bytes(model: ir.Model) -> bytes:
     """Return the model as the bytes of an ONNX file; the same model gives the same bytes."""
     data: bytes = model_to_proto(model).SerializeToString(deterministic=True)
+    return data
+
+
+def model_to_bytes_without(model: ir.Model, leave_out: Callable[[str, bytes], bool]) -> bytes:
+    """Return the model as `model_to_bytes` does, without the data of some weights.
+
+    leave_out: asked for the name and the little-endian bytes of each initializer of the main graph.
+    `restore_model` takes the bytes of those again.
+    """
+    proto = model_to_proto(model)
+    for tensor in proto.graph.initializer:
+        if tensor.HasField("raw_data") and leave_out(tensor.name, tensor.raw_data):
+            tensor.ClearField("raw_data")
+    data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
 

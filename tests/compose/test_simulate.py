@@ -11,7 +11,7 @@ import pytest
 
 import edgefuse
 from edgefuse.artifact import open_artifact, write_artifact
-from edgefuse.compose import accuracy
+from edgefuse.compose import accuracy, simulate
 from edgefuse.device import probe_host
 from edgefuse.errors import ArtifactError, EdgefuseError, InputError, ToolMissingError, UnsupportedError
 from edgefuse.graph import clone_model, model_to_bytes, read_model, restore_model
@@ -32,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     b.y(b.op("Flatten", b.op("GlobalAveragePool", second), out="scores"))
     (place / "net.onnx").write_bytes(b.proto().SerializeToString())
     rng = np.random.default_rng(0)
-    np.savez(place / "calib.npz", **{"frame:0": rng.standard_normal((8, 3, 8, 8)).astype(np.float32)})
+    frames: dict[str, Any] = {"frame:0": rng.standard_normal((8, 3, 8, 8)).astype(np.float32)}
+    np.savez(place / "calib.npz", **frames)
     if _host() == DEVICE:
         pytest.skip(f"this machine is {DEVICE}, the device that the test wants elsewhere")
     edgefuse.build(
@@ -71,7 +72,7 @@ def test_it_is_what_the_build_judged(folder: Path, monkeypatch: pytest.MonkeyPat
     report = json.loads((folder / "a.report.json").read_text())
     assert report["accuracy_by"] == "exact simulation of the target's arithmetic"
     seen: list[Any] = []
-    exact = accuracy.exact_call
+    exact = simulate.exact_call
 
     def watch(*arguments: Any) -> Any:
         call = exact(*arguments)
@@ -117,6 +118,34 @@ def test_a_float16_plan_is_judged_and_run_in_float16(folder: Path) -> None:
     with edgefuse.load(folder / "nano.efa", simulate=True) as model:
         got = model(feeds)["map"]
     assert 45 < signal_to_noise_db(got, wanted) < 90, "float16 has 11 bits"
+
+
+def test_weights_that_a_payload_holds_are_not_stored_twice(folder: Path) -> None:
+    with open_artifact(folder / "nano.efa") as artifact:
+        stored = artifact.manifest["extra"]["simulation"]
+        held = sum(place[2] for place in stored["weights"].values())
+        assert held == 4 * (64 * 32 * 9 + 8 * 64 * 9)
+        assert len(artifact.read(stored["model"])) < held / 4
+
+
+def test_float16_that_loses_too_much_becomes_float32_unless_it_was_asked_for(folder: Path) -> None:
+    """Large values whose difference matters: float16 keeps 3 digits of 2,000 + x."""
+    b = Build(seed=4)
+    x = b.x([1, 32, 56, 56])
+    far = b.op("Add", b.op("Conv", x, b.rand(64, 32, 3, 3)), b.w(np.full((1, 64, 1, 1), 2000.0)))
+    # A Relu between, so that no pass folds the constant away.
+    b.y(b.op("Add", b.op("Relu", far), b.w(np.full((1, 64, 1, 1), -2000.0)), out="map"))
+    (folder / "far.onnx").write_bytes(b.proto().SerializeToString())
+    data = np.random.default_rng(1).standard_normal((2, 32, 56, 56)).astype(np.float32) / 10
+    np.savez(folder / "far.npz", x=data)
+    given = {"target": "jetson-nano", "eval": folder / "far.npz", "output": folder / "far.efa"}
+    result = edgefuse.build(folder / "far.onnx", **given)
+    assert result.plan.count("fp16") == 0
+    assert any("fp16 loses" in note and "planned in fp32" in note for note in result.report["notes"])
+    with pytest.raises(UnsupportedError, match="the float payload loses"):
+        edgefuse.build(folder / "far.onnx", precision="fp16", **given)
+    kept = edgefuse.build(folder / "far.onnx", max_drop=1.0, **given)
+    assert kept.plan.count("fp16")
 
 
 def test_without_a_simulation_inside_it_says_so(folder: Path) -> None:

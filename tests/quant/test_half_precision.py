@@ -8,6 +8,7 @@ import pytest
 from edgefuse.graph import Model
 from edgefuse.graph.reference import Reference
 from edgefuse.plans import Plan
+from edgefuse.quant.half_precision import rounded_to_half
 from edgefuse.quant.integer_reference import IntegerReference
 from edgefuse.quantized import Quantized
 from tests.passes.graphs import Build
@@ -91,3 +92,18 @@ def test_the_mean_of_a_plane_overflows_by_its_sum() -> None:
     feeds = {"x": np.full((1, 2, 64, 64), 20.0, np.float32)}
     assert run_half(model, feeds)[0].reshape(-1).tolist() == [20.0, 20.0]
     assert np.isinf(run_half(model, feeds, chunk=16)[0]).all()
+
+
+def test_rounding_to_half_is_numpys_for_every_kind_of_number() -> None:
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    with np.errstate(all="ignore"):
+        between = (halves[:-1] + halves[1:]) / 2  # ties, where both neighbours are finite
+        numbers = np.concatenate(
+            [patterns, halves, between, np.array([65519.996, 65520, -65520, np.nan], np.float32)]
+        )
+        small = (rng.standard_normal(50_000) * 10.0 ** rng.uniform(-9, -3, 50_000)).astype(np.float32)
+        for array in (numbers, small):
+            np.testing.assert_array_equal(rounded_to_half(array), array.astype(np.float16).astype(np.float32))
+    assert rounded_to_half(np.zeros((0, 3), np.float32)).shape == (0, 3)
