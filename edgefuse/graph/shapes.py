@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common
 
 from edgefuse.errors import InputError, UsageError, did_you_mean
+from edgefuse.graph.access import all_nodes
 
 __all__ = ["bind_dimensions", "infer_shapes"]
 
@@ -22,10 +23,31 @@ def infer_shapes(model: ir.Model) -> None:
     logger = logging.getLogger("onnx_ir.passes.common.shape_inference")
     level = logger.level
     logger.setLevel(logging.ERROR)  # a model that onnx cannot infer is reported by who needs the shape
+    infer = onnx_ir.passes.common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
     try:
-        onnx_ir.passes.common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+        infer(model)
+        while _fill_in(model):
+            infer(model)
     finally:
         logger.setLevel(level)
+
+
+# Operators of one output of the input's shape for which onnx (1.23) has no inference of its own.
+_SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+
+
+def _fill_in(model: ir.Model) -> bool:
+    """Give what onnx leaves without a shape the shape of its input; return whether anything was new."""
+    found = False
+    for node in all_nodes(model):
+        source = node.inputs[0] if node.inputs else None
+        if node.op_type in _SAME_SHAPE and source is not None and source.shape is not None:
+            target = node.outputs[0]
+            if target.shape is None:
+                target.shape = source.shape.copy()
+                target.type = target.type or source.type
+                found = True
+    return found
 
 
 def bind_dimensions(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgefuse.errors import InputError, UnsupportedError
 from edgefuse.graph import (
     CANONICAL_OPSET,
+    bind_dimensions,
     constant,
     dims,
     model_from_bytes,
@@ -295,3 +296,22 @@ def test_quantized_models_keep_their_quantizers() -> None:
     weights = {"s": np.array(0.02, np.float32), "z": np.array(110, np.uint8)}
     model = model_from_proto(_model(nodes, [_info("x", [4])], [_info("y", [4])], weights))
     assert [n.op_type for n in model.graph] == ["QuantizeLinear", "DequantizeLinear"]
+
+
+def test_an_operator_that_onnx_does_not_know_is_named_with_the_nearest_one() -> None:
+    nodes = [helper.make_node("Rellu", ["x"], ["y"], name="typo")]
+    with pytest.raises(UnsupportedError, match=r"'typo'.*Rellu, did you mean 'Relu'"):
+        model_from_proto(_model(nodes, [_info("x", [2])], [_info("y", [2])]))
+
+
+def test_shapes_pass_operators_that_onnx_does_not_infer() -> None:
+    nodes = [
+        helper.make_node("GroupNormalization", ["x", "s", "b"], ["n"], num_groups=2),
+        helper.make_node("Relu", ["n"], ["y"]),
+    ]
+    ones = np.ones(4, np.float32)
+    proto = _model(nodes, [_info("x", ["N", 4, 8])], [_info("y", None)], {"s": ones, "b": ones}, version=21)  # type: ignore[arg-type]
+    model = model_from_proto(proto)
+    assert dims(model.graph.outputs[0]) == ("N", 4, 8)
+    bind_dimensions(model, {"x": [2, 4, 8]})
+    assert static_shape(model.graph.outputs[0]) == (2, 4, 8)
