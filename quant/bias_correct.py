@@ -20,7 +20,7 @@ from edgefuse.plans import Plan
 from edgefuse.quant.walk import Arrays, walk
 from edgefuse.quantized import Quantized, QuantizedWeight
 
-__all__ = ["bias_correct"]
+__all__ = ["Correction", "bias_correct"]
 
 
 def bias_correct(
@@ -33,12 +33,12 @@ def bias_correct(
     Left alone: layers whose bias is computed or varies between rows, and corrections that are not finite.
     Raises UnsupportedError for a model with branches or loops.
     """
-    visitor = _Correct()
+    visitor = Correction()
     walk(model, plan, quantized, samples, visitor)
     return replace(quantized, biases={**quantized.biases, **visitor.biases})
 
 
-class _Correct:
+class Correction:
     """A visitor that keeps weights and shifts each output by its mean error."""
 
     def __init__(self) -> None:
@@ -47,9 +47,11 @@ class _Correct:
     def weight(
         self, node: Node, index: int, float_reads: Arrays, reads: Arrays, weight: QuantizedWeight
     ) -> QuantizedWeight:
+        """Return the weight as it is."""
         return weight
 
     def shift(self, node: Node, float_writes: Arrays, writes: Arrays) -> np.ndarray | None:
+        """Return the mean error of each channel, having noted the bias that takes it out."""
         held = bias_of(node)
         if held is None:
             return None

@@ -70,7 +70,6 @@ class FamilyBackend(Backend):
         # Names first: writing one node renames what the next one reads.
         reads = [(node, node.inputs[0].name or "") for node in payload.graph if node.name in planned]  # type: ignore[union-attr]
         apply_biases(payload, quantized.biases)
-        apply_biases(payload, quantized.biases)
         for node, read in reads:
             _write_integers(node, quantized.activations[read], quantized.weights[(node.name or "", 1)])
         requires = {"onnxruntime": target.runtime.requirements[0]}
