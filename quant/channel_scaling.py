@@ -70,7 +70,7 @@ def choose_scales(
     int8: frozenset[str],
     scheme: Scheme,
     strength: float = 1.0,
-    enough: float = 0.95,
+    enough: float = 0.85,
 ) -> np.ndarray | None:
     """Return each channel's scale, float64 [channels], or None where no noise is below `enough` of plain.
 

@@ -22,9 +22,9 @@ def samples_of(model: Model, count: int = 6) -> list[dict[str, np.ndarray]]:
     return [feeds(model, seed=i, scale=1.0) for i in range(count)]
 
 
-def same(before: Model, after: Model, tolerance: float) -> None:
+def same(before: Model, after: Model, tolerance: float, scale: float = 2.0) -> None:
     for seed in (100, 101):
-        data = feeds(before, seed=seed)
+        data = feeds(before, seed=seed, scale=scale)
         expected, got = Reference(before).run(data), Reference(after).run(data)
         assert list(got) == list(expected)
         for name in expected:
