@@ -29,7 +29,7 @@ def load(path: "Union[str, os.PathLike[str]]", simulate: bool = False, **options
     """Return the artifact at `path` as a `Model`, ready to be called.
 
     path: a `.efa` file.  simulate: run in the exact reference of the target's arithmetic, for a device that
-    is not here (needs [build], and an artifact that was built away from its device).
+    is not here (needs [build]).
     options: `threads` (int >= 1), `family` (which payload family to prefer), `payload`, `self_test`.
     Raises ArtifactError (altered, cut short, too new), DeviceError (made for other hardware),
     ToolMissingError (the runtime that the payload needs is not installed).

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,12 +22,12 @@ from edgefuse.graph import Model
 from edgefuse.graph.reference import Reference
 from edgefuse.plans import Plan
 from edgefuse.quant import scheme_of
+from edgefuse.quant.integer_bias import with_integer_biases
 from edgefuse.quant.integer_reference import Arithmetic, IntegerReference
 from edgefuse.quantized import Quantized
 from edgefuse.runtime.engine import open_engine
 from edgefuse.verification import (
     Call,
-    Region,
     RegionLimits,
     RegionReport,
     boundary_tensors,
@@ -36,7 +36,7 @@ from edgefuse.verification import (
     measure_regions,
 )
 
-__all__ = ["Planned", "check_regions", "opened", "planned", "session_outputs"]
+__all__ = ["REGION_SAMPLES", "Planned", "check_regions", "opened", "planned", "session_outputs"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -69,7 +69,7 @@ class Planned:
 def planned(prepared: Prepared, built: Built, here: bool | None = None) -> Planned:
     """Return a payload of a build as it is judged; here: None = found out."""
     return Planned(
-        prepared.model,
+        built.lowered_model(prepared),
         built.plan,
         built.quantized,
         scheme_of(prepared.target) if built.quantized else None,
@@ -122,6 +122,7 @@ def check_regions(
     work: Planned, samples: Sequence[Feeds], limits: RegionLimits | None = None
 ) -> RegionReport:
     """Return level 1 of a payload on the first samples (REGION_SAMPLES are enough)."""
+    work = _without_corrections(work)
     cut = cut_between_groups(work.model, work.plan)
     outputs = [value.name or "" for value in work.model.graph.outputs]
     boundary = session_outputs(boundary_tensors(work.model, cut.between)) if cut.between else _nothing
@@ -133,10 +134,17 @@ def check_regions(
     return judge_regions(work.plan, cut, errors, outputs, samples=count, by=work.by, limits=limits)
 
 
+def _without_corrections(work: Planned) -> Planned:
+    """Return `work` with the float model's biases.
+
+    A corrected bias takes out the mean error of the regions before it too: on inputs without that error it
+    would count as one. What corrections do is judged end to end.
+    """
+    if not work.quantized.biases:
+        return work
+    plain = replace(work.quantized, biases={}, integer_biases={})
+    return replace(work, quantized=with_integer_biases(work.model, plain, scheme_of(work.target)))
+
+
 def _nothing(feeds: dict[str, np.ndarray]) -> Feeds:
     return {}
-
-
-def told(region: Region) -> str:
-    """Return how notes name a region: its nodes by the user's names."""
-    return " + ".join(region.sources)

@@ -132,13 +132,18 @@ def verify(
     metric: str | None = None,
     max_drop: float | None = None,
     threads: int | None = None,
+    simulate: bool = False,
+    bisect: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Return the verification of an artifact: its self-test, and with `model` its outputs beside it.
+    """Return the verification of an artifact: its self-test, and three levels (docs/verification.md).
 
-    `ok` is False where the drop is above `max_drop` (points of the metric, default 0.01).
+    1. every region of the plan alone, 2. with `model` the outputs beside it, 3. with `model` stress inputs.
+    `ok` is False where a level fails; level 2 where the drop is above `max_drop` (points of the metric,
+    default 0.01).  simulate: in the exact reference of the target's arithmetic.
+    bisect: in place of the levels, search the region that spoils an output; the result is under "bisect".
     Raises InputError where `model` is not the file that the artifact was built from, UsageError for `data`,
-    `metric` or `max_drop` without it.
+    `metric` or `max_drop` without it, and for `metric` or `max_drop` with `bisect`.
     """
     from edgefuse.compose.checking import verify_artifact
 
@@ -149,6 +154,16 @@ def verify(
                     f"{option} needs --model: outputs are compared with the float model's",
                     expected="edgefuse verify X.efa --model M.onnx",
                 )
+    if bisect and (metric is not None or max_drop is not None):
+        raise UsageError("--bisect judges by the outputs' signal to noise ratio: no --metric, no --max-drop")
     return verify_artifact(
-        artifact, model=model, data=data, metric=metric, max_drop=max_drop, threads=threads, progress=progress
+        artifact,
+        model=model,
+        data=data,
+        metric=metric,
+        max_drop=max_drop,
+        threads=threads,
+        simulate=simulate,
+        bisect=bisect,
+        progress=progress,
     )

@@ -81,9 +81,9 @@ def _choose(
             "{} cannot be simulated: it holds no payload that simulates {}".format(
                 artifact.path, manifest["target"]["device"]
             ),
-            expected="an artifact that was built away from its device",
+            expected="an artifact that carries the model, the plan and its integers",
             got="payloads " + kinds,
-            hint="run it on the device, or build it on a machine that is not the device",
+            hint="run it on the device, or build it again with this version of edgefuse",
         )
     if not payloads:
         raise UnsupportedError(

@@ -4,7 +4,7 @@ from edgefuse.verification.bisect import SPOILED_DB, Bisection, bisect_plan, pla
 from edgefuse.verification.compare import Comparison, compare, compare_all
 from edgefuse.verification.cut import Cut, boundary_tensors, cut_between_groups
 from edgefuse.verification.end_to_end import VerificationReport, judge, verify_end_to_end
-from edgefuse.verification.fidelity import OutputError, channel_groups
+from edgefuse.verification.fidelity import OutputError, OutputErrors, channel_groups
 from edgefuse.verification.metric import Call, Metric
 from edgefuse.verification.metrics import METRICS, default_metric, make_metric
 from edgefuse.verification.regions import (
@@ -27,6 +27,7 @@ __all__ = [
     "InputRange",
     "Metric",
     "OutputError",
+    "OutputErrors",
     "Region",
     "RegionLimits",
     "RegionReport",

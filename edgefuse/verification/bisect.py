@@ -50,6 +50,10 @@ class Bisection:
     suggestion: str
     own_db: float | None = None
 
+    def with_own(self, decibels: float) -> Bisection:
+        """Return the finding with the signal to noise ratio of the region alone."""
+        return replace(self, own_db=decibels)
+
     def lines(self) -> tuple[str, ...]:
         """Return the finding as lines to print."""
         taken = f"{len(self.steps)} measurements"
