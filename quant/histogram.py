@@ -75,8 +75,9 @@ class Histogram:
         # A power of two >= 1 neither rounds a float32 nor takes it to zero; other factors need float64.
         exact = values.dtype == np.float32 and -120 <= self._exponent <= 0
         kind = np.float32 if exact else np.float64
-        scaled = np.floor(np.ldexp(values.astype(kind, copy=False), -self._exponent))
-        return scaled.astype(np.int64)
+        scaled = values.astype(kind) * kind(math.ldexp(1.0, -self._exponent))
+        indices: np.ndarray = np.floor(scaled, out=scaled).astype(np.int64)
+        return indices
 
     def _cover(self, low: float, high: float) -> None:
         """Widen the bins, then add empty ones at the ends, until [low, high] is covered."""

@@ -158,7 +158,7 @@ def test_gemm_in_all_its_forms_in_integers(
     def gemm(held: np.ndarray) -> Model:
         b = Build()
         more = [] if c is None else [b.w(c)]
-        attrs = {"transA": trans_a, "transB": trans_b, "alpha": alpha, "beta": beta}
+        attrs: dict[str, Any] = {"transA": trans_a, "transB": trans_b, "alpha": alpha, "beta": beta}
         b.y(b.op("Gemm", b.x([5, 3] if trans_a else [3, 5]), b.w(held), *more, name="n", **attrs))
         return b.model()
 

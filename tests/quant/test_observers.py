@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ values = arrays.arrays(
 )
 
 
-def _fed(name: str, *parts: np.ndarray, scheme: Scheme = AFFINE) -> Range:
+def _fed(name: str, *parts: Any, scheme: Scheme = AFFINE) -> Range:
     observer = make_observer(name, scheme)
     for part in parts:
         observer.update(np.asarray(part, np.float32))

@@ -150,11 +150,10 @@ def test_no_samples_and_infinite_values_are_refused() -> None:
 
 
 def _plan(model: Model, int8: dict[str, tuple[str, ...]]) -> Plan:
-    groups = []
+    groups: list[Group] = []
     held = {name for nodes in int8.values() for name in nodes}
     rows = [*int8.values(), *((n.name or "",) for n in model.graph if n.name not in held)]
     for i, nodes in enumerate(rows):
-        precision = "int8" if nodes in int8.values() else "fp32"
         groups.append(
             Group(
                 id=f"g{i}",
@@ -164,7 +163,7 @@ def _plan(model: Model, int8: dict[str, tuple[str, ...]]) -> Plan:
                 writes=(),
                 rule="",
                 variant="plain",
-                precision=precision,
+                precision="int8" if nodes in int8.values() else "fp32",
                 output=Format(),
                 cost=(),
                 loss=0.0,
