@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgefuse.graph import Node, Value, attribute, constant, input_value, is_float, scalar
+from edgefuse.lowering.split_reductions import LONG, summed_elements
 
 __all__ = ["float16_fault"]
 
@@ -59,7 +60,8 @@ def float16_fault(node: Node) -> str:
 
     1. integers: there is nothing to narrow.  2. a square, a product or a sum over a tensor, an exponential of
     something that is not known to be <= 0.  3. a reader of such a result.  4. a scalar constant that float16
-    cannot hold, or any constant beyond its end.  5. normalizations and coordinates.
+    cannot hold, or any constant beyond its end.  5. normalizations and coordinates.  6. a mean over so many
+    elements that float16 stops adding (see split_reductions).
     """
     if not any(is_float(value) for value in node.outputs):
         return "it works on integers, which have no float16 form"
@@ -85,6 +87,9 @@ def _own_fault(node: Node) -> str:
         return "it squares its input: above 255 the square passes the end of float16 (65504)"
     if node.op_type in _ADDING:
         return "it adds up a whole axis, and the sum can pass the end of float16 (65504)"
+    count = summed_elements(node)
+    if count >= LONG:
+        return f"it adds up {count} elements: a sum in float16 stops growing at 2048 of equal size"
     if node.op_type in _NORMALIZING:
         return "it squares its input inside: above 255 the square passes the end of float16 (65504)"
     if node.op_type in _COORDINATES:

@@ -28,7 +28,7 @@ from edgefuse.graph import (
     static_shape,
 )
 
-__all__ = ["LONG", "LongReduction", "long_reductions", "split_reduction"]
+__all__ = ["LONG", "LongReduction", "long_reductions", "split_reduction", "summed_elements"]
 
 # From here on a plain sum in float32 can be off by more than 1e-5 (measured; docs/verification.md).
 LONG = 16384
@@ -52,16 +52,25 @@ def long_reductions(model: Model, least: int = LONG) -> list[LongReduction]:
 
     ReduceSum, ReduceMean, GlobalAveragePool, LayerNormalization. Left out: sizes or axes that are not known.
     """
-    found = []
-    for node in model.graph:
-        value = input_value(node, 0)
-        if node.domain not in ("", "ai.onnx") or value is None or not is_float(value):
-            continue
-        shape = static_shape(value)
-        axes = _axes(node, shape) if shape is not None else None
-        if axes and shape is not None and (elements := prod(shape[i] for i in axes)) >= least:
-            found.append(LongReduction(node, axes, elements))
-    return found
+    rows = (_found(node) for node in model.graph)
+    return [row for row in rows if row is not None and row.elements >= least]
+
+
+def summed_elements(node: Node) -> int:
+    """Return how many elements the node adds up into one result; 0 where it is no reduction or not known."""
+    found = _found(node)
+    return 0 if found is None else found.elements
+
+
+def _found(node: Node) -> LongReduction | None:
+    value = input_value(node, 0)
+    if node.domain not in ("", "ai.onnx") or value is None or not is_float(value):
+        return None
+    shape = static_shape(value)
+    axes = _axes(node, shape) if shape is not None else None
+    if not axes or shape is None:
+        return None
+    return LongReduction(node, axes, prod(shape[i] for i in axes))
 
 
 def _axes(node: Node, shape: Sequence[int]) -> tuple[int, ...] | None:
