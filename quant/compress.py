@@ -35,7 +35,7 @@ class Request:
     """One thing asked for.
 
     kind: "channels" | "weights" | "low-rank" | "sparsity".  share: of channels or weights that go, or of
-    the rank that stays.  threshold: instead of a share, see `prune_channels` and `prune_weights`.  criterion: of
+    the rank that stays.  threshold: instead of a share; see `prune_channels`, `prune_weights`.  criterion: of
     channels, None = "deviation" with samples and "l2" without.  text: as the user wrote it.
     """
 

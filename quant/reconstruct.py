@@ -65,8 +65,8 @@ def reconstruct(
     """Fit the layers of `compressed` to what the layers of those names wrote in `original`; in place.
 
     samples: feeds by input name; all are held in memory.  kept: tensor name -> (channel axis, positions of
-    the original that stay), as `prune_channels` gives it.  weights: False fits biases only (the mean of what went
-    is added to the next bias), for weights whose zeros must stay.  ridge: see RIDGE.
+    the original that stay), as `prune_channels` gives it.  weights: False fits biases only (the mean of what
+    went is added to the next bias), for weights whose zeros must stay.  ridge: see RIDGE.
     Returns how many layers were changed. Raises UnsupportedError for a model with branches or loops.
     """
     for node in (*original.graph, *compressed.graph):

@@ -31,6 +31,14 @@ from edgefuse.cli.options import (
 @click.option("--precision", metavar="auto|fp32|fp16|int8", help="Default auto.")
 @click.option("--preprocess", metavar="FILE.toml", help="How an image becomes the input.")
 @click.option("--labels", metavar="FILE", help="Class names, one a line.")
+@click.option("--prune", metavar="channels=30%", help="Remove channels (or zero weights) within --max-drop.")
+@click.option(
+    "--low-rank",
+    type=float,
+    metavar="SHARE",
+    help="Factor layers to this share of their rank, within --max-drop.",
+)
+@click.option("--sparsity", metavar="2:4", help="Zero two of four weights, where the GPU skips them.")
 @shape_option
 @threads_option
 @json_option

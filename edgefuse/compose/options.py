@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefuse.errors import InputError, UsageError, did_you_mean
+from edgefuse.quant.compress import compression_requests
 
 __all__ = ["CONFIG_NAME", "BuildOptions", "parse_shape", "with_config"]
 
@@ -23,6 +24,8 @@ class BuildOptions:
 
     shapes: input name -> sizes.  max_drop: in absolute points of the metric.  threads: for timing here and
     for the payload's default; None = one thread for timing, the runtime's own choice in the artifact.
+    prune: "channels=30%" and the like.  low_rank: share of the rank that stays.  sparsity: "2:4"
+    (docs/compression.md).
     """
 
     model: str | None = None
@@ -38,6 +41,9 @@ class BuildOptions:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     threads: int | None = None
     name: str | None = None
+    prune: str | None = None
+    low_rank: float | None = None
+    sparsity: str | None = None
 
     def check(self) -> None:
         """Raise UsageError for a value that can never be right."""
@@ -52,6 +58,7 @@ class BuildOptions:
             )
         if self.threads is not None and self.threads < 1:
             raise UsageError("--threads must be at least 1", got=str(self.threads))
+        compression_requests(self.prune, self.low_rank, self.sparsity)
         if self.model is None:
             raise UsageError(
                 'no model: name one, or write model = "MODEL.onnx" into edgefuse.toml',
@@ -163,4 +170,7 @@ _KEYS = {
     "shapes": _shapes,
     "threads": _whole,
     "name": _text,
+    "prune": _text,
+    "low_rank": _number,
+    "sparsity": _text,
 }
