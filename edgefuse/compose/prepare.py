@@ -20,6 +20,8 @@ from edgefuse.graph import (
     read_model,
 )
 from edgefuse.passes import PassResult, canonicalize
+from edgefuse.quant.imported import ImportedQuantization, find_imported
+from edgefuse.quant.strip_quantizers import Stripped, strip_quantizers
 from edgefuse.runtime.tensors import TensorInfo
 
 __all__ = ["Prepared", "find_target", "load_model", "prepare", "tensor_info"]
@@ -32,6 +34,8 @@ class Prepared:
     original: as imported, before any pass (the reference).  model: canonical, in the target's operators.
     costed: the same nodes with every size a number.  inputs, outputs: the user's view.
     passes: what canonicalisation did.  notes: what the user should know.
+    imported: the quantization that the model brought with it (it is not in `model` any more), or None.
+    unrounded: `original` without that quantization, the reference of float payloads; None as `imported`.
     """
 
     target: Target
@@ -44,6 +48,8 @@ class Prepared:
     passes: tuple[PassResult, ...]
     digest: str
     notes: tuple[str, ...]
+    imported: ImportedQuantization | None = None
+    unrounded: Model | None = None
 
 
 def find_target(name: str) -> Target:
@@ -76,8 +82,12 @@ def prepare(original: Model, target: Target, sizes: Mapping[str, Sequence[int]] 
     if target.runtime.static_shapes:
         notes.extend(fix_sizes(original, sizes or {}, target.string))
     model = clone_model(original)
+    stripped = strip_quantizers(model)
+    unrounded = clone_model(model) if stripped else None
     passes = canonicalize(model)
     model = backend.prepare(model, target)
+    imported = find_imported(model, stripped) if stripped else None
+    notes.extend(_of_quantizers(stripped))
     costed, assumed = with_all_sizes(original, model, sizes or {})
     if assumed:
         notes.append(f"predicted times assume {listed(assumed)}; --shape states another size")
@@ -92,7 +102,19 @@ def prepare(original: Model, target: Target, sizes: Mapping[str, Sequence[int]] 
         passes=tuple(passes),
         digest=model_digest(original),
         notes=tuple(notes),
+        imported=imported,
+        unrounded=unrounded,
     )
+
+
+def _of_quantizers(stripped: Stripped) -> list[str]:
+    if not stripped:
+        return stripped.notes()
+    return [
+        f"the model brings its own quantization: {stripped.pairs} activations and {len(stripped.weights)} "
+        f"weights; rounding stays where the plan is int8, saturation ({stripped.clips} Clips) everywhere",
+        *stripped.notes(),
+    ]
 
 
 def tensor_info(value: Value) -> TensorInfo:
