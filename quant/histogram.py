@@ -97,7 +97,9 @@ class Histogram:
     def _needed_exponent(self) -> int:
         """Return the smallest exponent whose bins hold [low, high]: it depends on these two alone."""
         largest = max(-self.low, self.high)
-        exponent = max(math.frexp(largest)[1] - _FRACTION_BITS, _SMALLEST_EXPONENT)
+        # Zeros alone fit in bins of any width, and what follows them may be tiny.
+        exponent = math.frexp(largest)[1] - _FRACTION_BITS if largest else _SMALLEST_EXPONENT
+        exponent = max(exponent, _SMALLEST_EXPONENT)
         span = self.high - self.low
         if span > 0:
             exponent = max(exponent, math.frexp(span / self.bins)[1] - 1)

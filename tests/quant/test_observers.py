@@ -106,6 +106,16 @@ def test_bins_by_hand() -> None:
     assert histogram.zeros == 2
 
 
+def test_zeros_first_do_not_make_the_bins_coarse() -> None:
+    tiny = np.linspace(0, 1e-30, 1000).astype(np.float32)
+    parts = Histogram()
+    for part in (np.zeros(5, np.float32), tiny):
+        parts.update(part)
+    assert parts.width == _histogram(tiny).width
+    assert len(parts.counts()[1]) > 2000
+    assert parts.zeros == 6
+
+
 def test_a_constant_and_nothing_at_all() -> None:
     histogram = _histogram(np.full(7, 3.25, np.float32))
     assert histogram.counts()[1].tolist() == [7]
