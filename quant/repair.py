@@ -40,7 +40,7 @@ Change = Callable[[Model, Sequence[Feeds]], list[str]]
 # Below this a gain is noise of the held-out samples.
 LEAST_GAIN_DB = 0.1
 # How many samples a trial before planning sees, and how many a walk through both networks holds in memory.
-TRIAL_SAMPLES = 24
+TRIAL_SAMPLES = 16
 WALK_SAMPLES = 16
 
 

@@ -54,7 +54,7 @@ class Split:
     held_out: Sequence[Feeds]
 
 
-def split_samples(samples: Sequence[Feeds], held_out: int = 24) -> Split:
+def split_samples(samples: Sequence[Feeds], held_out: int = 16) -> Split:
     """Return every third sample, at most `held_out` of them spread evenly, held out and all others to fit.
 
     A single sample serves as both: there is nothing to hold out.

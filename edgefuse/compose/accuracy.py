@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from edgefuse.compose.imported import made_up_data
 from edgefuse.compose.interface import check_memory
 from edgefuse.compose.payloads import Built, open_built
 from edgefuse.compose.prepare import Prepared, tensor_info
 from edgefuse.compose.sessions import first_line, open_session
 from edgefuse.compose.simulate import exact_call
-from edgefuse.datasets import Dataset, Sample, random_dataset
+from edgefuse.datasets import Dataset, Sample
 from edgefuse.errors import EdgefuseError, InputError, UnsupportedError
 from edgefuse.graph import Model
 from edgefuse.quant import scheme_of, simulated_graph
@@ -39,6 +40,8 @@ class Judge:
 
     data: the evaluation data, or seeded random samples (`made_up`).  example: the first sample's feeds.
     nan: what the last comparison saw of NaN in the reference's own outputs, in words, or "".
+    unrounded: the reference of payloads without int8 where the model brings its own quantization: the model
+    without that rounding.
     """
 
     prepared: Prepared
@@ -49,6 +52,11 @@ class Judge:
     labels: Sequence[str] | None
     example: Feeds
     nan: str = ""
+    unrounded: Call | None = None
+
+    def reference_of(self, built: Built) -> Call:
+        """Return what the payload is compared with."""
+        return self.reference if built.quantized or self.unrounded is None else self.unrounded
 
     def compare(self, built: Built, here: bool, limit: float | None = None) -> Comparison:
         """Return how far the payload is from the reference on all samples.
@@ -57,16 +65,18 @@ class Judge:
         already, is not run in exact arithmetic; None = always.
         """
         if limit is not None and not here and built.quantized:
-            draft = session_call(simulated_graph(self.prepared.model, built.plan, built.quantized))
-            found = self._compared(draft, lambda: None)
+            draft = session_call(
+                simulated_graph(built.lowered_model(self.prepared), built.plan, built.quantized)
+            )
+            found = self._compared(self.reference, draft, lambda: None)
             if not found.drop <= limit:
                 return found
-        return self._compared(*self._candidate(built, here))
+        return self._compared(self.reference_of(built), *self._candidate(built, here))
 
-    def _compared(self, candidate: Call, close: Callable[[], None]) -> Comparison:
+    def _compared(self, reference: Call, candidate: Call, close: Callable[[], None]) -> Comparison:
         try:
             metric = make_metric(self.metric, labels=self.labels)
-            watched = _Watched(self.reference)
+            watched = _Watched(reference)
             found = compare(candidate, watched, self.data, metric)
             self.nan = watched.found(len(self.data))
             return found
@@ -77,7 +87,7 @@ class Judge:
         """Return the vectors that the artifact carries, with tolerances from the deviation measured here."""
         candidate, close = self._candidate(built, here)
         try:
-            return make_self_test(self.reference, self.data, SELF_TEST_VECTORS, deployed=candidate)
+            return make_self_test(self.reference_of(built), self.data, SELF_TEST_VECTORS, deployed=candidate)
         finally:
             close()
 
@@ -85,7 +95,7 @@ class Judge:
         if here:
             engine = open_built(built, self.prepared, threads=1)
             return _explained(engine.run), engine.close
-        model = self.prepared.model
+        model = built.lowered_model(self.prepared)
         if not built.quantized and not built.plan.count("fp16"):
             return session_call(model), lambda: None
         scheme = scheme_of(self.prepared.target) if built.quantized else None
@@ -166,14 +176,16 @@ def open_judge(
     """
     made_up = data is None
     if data is None:
-        infos = tuple(tensor_info(value) for value in prepared.costed.graph.inputs)
-        data = random_dataset(infos, RANDOM_SAMPLES)
+        data = made_up_data(prepared, RANDOM_SAMPLES)
     name = metric or default_metric(prepared.outputs)
     check_memory([tensor_info(value) for value in prepared.costed.graph.inputs])
     first = data[0]
     reference = session_call(prepared.original)
     _try_metric(name, labels, reference, first)
-    return Judge(prepared, reference, data, made_up, name, labels, first.feeds)
+    unrounded = None if prepared.unrounded is None else session_call(prepared.unrounded)
+    return Judge(
+        prepared, reference, data, made_up, name, labels, first.feeds, unrounded=unrounded
+    )
 
 
 def _try_metric(name: str, labels: Sequence[str] | None, reference: Call, sample: Sample) -> None:

@@ -14,6 +14,7 @@ from edgefuse.benchmark import Race, race
 from edgefuse.compose.prepare import Prepared
 from edgefuse.device import probe_host
 from edgefuse.errors import EdgefuseError
+from edgefuse.graph import Model
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized
 from edgefuse.runtime import Engine
@@ -33,18 +34,28 @@ RACE_ROUNDS = 1000
 class Built:
     """One payload of a build: its plan, its integers (empty for float), its files, and what was found.
 
+    model: the one that was lowered: as prepared, or repaired.  repairs: what was tried to keep accuracy.
     readback: None where it cannot be opened here.  ms: measured median process CPU time, or None.
     accuracy: the Comparison with the reference, or None.
+    regions: level 1, or None where it was not run.  reverted: regions that failed it in int8 and are float.
     """
 
     id: str
     plan: Plan
     quantized: Quantized
     lowered: Lowered
+    model: Model | None = None
+    repairs: Any = None
     readback: Readback | None = None
     ms: float | None = None
     accuracy: Any = None
     self_test: Sequence[Any] = ()
+    regions: Any = None
+    reverted: Sequence[Any] = ()
+
+    def lowered_model(self, prepared: Prepared) -> Model:
+        """Return the model that the plan and the integers are of."""
+        return self.model if self.model is not None else prepared.model
 
     @property
     def precision(self) -> str:
@@ -76,7 +87,11 @@ def runs_here(prepared: Prepared) -> bool:
 def lower_payload(name: str, prepared: Prepared, plan: Plan, quantized: Quantized) -> Built:
     """Return the payload for a plan."""
     return Built(
-        name, plan, quantized, prepared.backend.lower(prepared.model, plan, quantized, prepared.target)
+        name,
+        plan,
+        quantized,
+        prepared.backend.lower(prepared.model, plan, quantized, prepared.target),
+        prepared.model,
     )
 
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from edgefuse.compose.imported import own_ranges, plan_imported
 from edgefuse.compose.prepare import Prepared
+from edgefuse.compose.sizes import with_all_sizes
 from edgefuse.cost import CostModel
 from edgefuse.fusion import ANCHORS, vertical_candidates
-from edgefuse.graph import Node, Value, constant, input_value, is_float
+from edgefuse.graph import Node, Value, constant, input_value, is_float, static_shape
 from edgefuse.planner import PlanRequest, make_plan
 from edgefuse.plans import Format, Plan, Precision
-from edgefuse.quant import Range, Scheme, collect_ranges, measure_losses, quantize_plan, scheme_of
+from edgefuse.quant import (
+    Range,
+    RepairLog,
+    Scheme,
+    collect_ranges,
+    measure_losses,
+    quantize_plan,
+    repair_before,
+    scheme_of,
+)
 from edgefuse.quantized import Quantized
 
-__all__ = ["Int8Tables", "float_plan", "int8_plan", "measure_tables"]
+__all__ = ["Int8Tables", "float_plan", "int8_plan", "measure_tables", "repair_prepared"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -47,9 +58,18 @@ def float_plan(prepared: Prepared, precision: str, threads: int) -> Plan:
 
 
 def int8_plan(
-    prepared: Prepared, tables: Int8Tables, precision: str, threads: int, budget: float | None
+    prepared: Prepared,
+    tables: Int8Tables,
+    precision: str,
+    threads: int,
+    budget: float | None,
+    *,
+    refused: Mapping[str, str] | None = None,
 ) -> tuple[Plan, Quantized]:
-    """Return the plan with int8 under `budget` (in units of the losses; None = none), and its integers."""
+    """Return the plan with int8 under `budget` (in units of the losses; None = none), and its integers.
+
+    refused: node name -> why it must stay float.
+    """
     precisions: tuple[Precision, ...] = ("int8", *float_precisions(prepared, precision))
     request = _request(
         prepared,
@@ -59,21 +79,56 @@ def int8_plan(
         losses=tables.losses,
         budget=budget,
         prefer_int8=precision == "int8",
+        refused=refused,
     )
+    if prepared.imported is not None:
+        return plan_imported(request, prepared, tables.ranges, tables.scheme)
     plan = make_plan(request)
     return plan, quantize_plan(prepared.model, plan, tables.ranges, tables.scheme)
 
 
-def measure_tables(
+def repair_prepared(
     prepared: Prepared, samples: Sequence[Feeds], progress: Callable[[str, int, int], None]
+) -> tuple[Prepared, RepairLog]:
+    """Return `prepared` with the repairs of the float model that int8 gains from, and what was tried.
+
+    int8 tables, plans and payloads are made of it; the float payload stays with the model as it was.
+    """
+    model, log = repair_before(
+        prepared.model,
+        samples,
+        scheme_of(prepared.target),
+        _int8_anchors(prepared),
+        progress=lambda done, total: progress("repairs", done, total),
+    )
+    if not log.kept():
+        return prepared, log
+    sizes = {value.name or "": static_shape(value) or () for value in prepared.costed.graph.inputs}
+    costed, _ = with_all_sizes(prepared.original, model, sizes)
+    return replace(prepared, model=model, costed=costed), log
+
+
+def measure_tables(
+    prepared: Prepared,
+    samples: Sequence[Feeds],
+    progress: Callable[[str, int, int], None],
+    *,
+    made_up: bool = False,
 ) -> Int8Tables:
-    """Return ranges and losses measured on `samples`; progress gets (what, done, of)."""
+    """Return ranges and losses measured on `samples`; progress gets (what, done, of).
+
+    Ranges that the model brings with it stand. made_up: the samples are no calibration data, so that they
+    give no range; losses are measured on them all the same.
+    """
     scheme = scheme_of(prepared.target)
     anchors = _int8_anchors(prepared)
+    ranges = own_ranges(prepared, scheme)
     names = [v.name or "" for node in prepared.model.graph for v in _float_reads(node)]
-    ranges = collect_ranges(
-        prepared.model, names, samples, progress=lambda done: progress("ranges", done, len(samples))
-    )
+    names = [name for name in names if name not in ranges]
+    if names and not made_up:
+        ranges |= collect_ranges(
+            prepared.model, names, samples, progress=lambda done: progress("ranges", done, len(samples))
+        )
     probe = samples[:: max(1, len(samples) // PROBE_SAMPLES)][:PROBE_SAMPLES]
     losses = measure_losses(
         prepared.model,
@@ -114,6 +169,7 @@ def _request(
     losses: Mapping[str, float] | None = None,
     budget: float | None = None,
     prefer_int8: bool = False,
+    refused: Mapping[str, str] | None = None,
 ) -> PlanRequest:
     return PlanRequest(
         model=prepared.costed,
@@ -126,5 +182,6 @@ def _request(
         losses=losses or {},
         budget=budget,
         prefer_int8=prefer_int8,
+        refused=refused or {},
         model_digest=prepared.digest,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgefuse.artifact.pack import replace_file
 from edgefuse.benchmark import Race, machine_fingerprint
+from edgefuse.compose.accumulation import LongSum
 from edgefuse.compose.accuracy import Judge
 from edgefuse.compose.options import BuildOptions
 from edgefuse.compose.payloads import Built
@@ -33,11 +34,14 @@ def build_report(
     seconds: float,
     here: bool,
     threads: int,
+    sums: Sequence[LongSum] = (),
+    compression: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the report, having written it to `OUT.report.json` (all of it or nothing, as the artifact).
 
     Times: `predicted_ms` is an estimate with its source; `measured_ms` is the median process CPU time of an
     interleaved race on this machine, or null where the target is not this machine.
+    sums: reductions over many elements, with their error before and after.  compression: one row a request.
     """
     data = output.read_bytes()
     report = {
@@ -54,6 +58,8 @@ def build_report(
         "max_drop": options.max_drop,
         "payloads": [_payload(built, timed) for built in payloads],
         "passes": {result.name: result.changed for result in prepared.passes if result.changed},
+        "long_sums": [{**row.as_json(), "line": row.line()} for row in sums],
+        "compression": [dict(row) for row in compression],
         "notes": list(dict.fromkeys(notes)),
         "build_seconds": round(seconds, 3),
         "timing": _timing(timed, threads),
@@ -96,6 +102,11 @@ def _payload(built: Built, timed: Race | None) -> dict[str, Any]:
             ),
         },
     }
+    if built.repairs is not None:
+        described["repairs"] = built.repairs.as_json()
+    if built.regions is not None:
+        described["regions"] = built.regions.as_json()
+    described["reverted"] = [row.as_json() for row in built.reverted]
     if built.readback is not None:
         described["not_honoured"] = [
             {"group": row.group, "why": row.why}

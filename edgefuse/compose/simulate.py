@@ -6,7 +6,7 @@ A build for such a device stores what the reference needs beside the payloads, a
     simulation/model.onnx        the model in the target's operators, in float; weights that lie in a
                                  payload's file byte for byte are named by their place, not kept twice
     simulation/<payload>/*       integers.json and *.npy: integers, scales and the target's rounding; the plan
-                                 is the payload's own plan.json
+                                 is the payload's own plan.json; model.onnx where it was repaired for int8
 """
 
 from __future__ import annotations
@@ -75,11 +75,16 @@ def simulation_files(
     prepared: Prepared, payloads: Sequence[Built]
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
     """Return the members that a simulation needs, and what the manifest's `extra` says of them."""
-    shared = _Shared({f"payloads/{b.id}/{path}": d for b in payloads for path, d in b.lowered.files.items()})
+    lowered = {f"payloads/{b.id}/{path}": d for b in payloads for path, d in b.lowered.files.items()}
+    shared = _Shared(lowered)
     files = {_MODEL: model_to_bytes_without(prepared.model, shared.holds)}
-    described = {}
+    described, models = {}, {}
     for built in payloads:
         root = f"{_FOLDER}/{built.id}"
+        if built.lowered_model(prepared) is not prepared.model:
+            own = _Shared(lowered)
+            files[f"{root}/model.onnx"] = model_to_bytes_without(built.lowered_model(prepared), own.holds)
+            models[built.id] = {"model": f"{root}/model.onnx", "weights": own.places}
         arithmetic = scheme_of(prepared.target) if built.quantized else _Stored()
         names = [field.name for field in dataclasses.fields(_Stored)]
         content = {
@@ -97,7 +102,8 @@ def simulation_files(
         }
         files[f"{root}/integers.json"] = json.dumps(content, sort_keys=True, indent=1).encode() + b"\n"
         described[built.id] = f"{root}/integers.json"
-    return files, {_FOLDER: {"model": _MODEL, "weights": shared.places, "payloads": described}}
+    held = {"model": _MODEL, "weights": shared.places, "payloads": described}
+    return files, {_FOLDER: {**held, "models": models} if models else held}
 
 
 class _Shared:
@@ -144,8 +150,7 @@ def load_simulated(
     """Return the artifact as a Model that runs in the exact reference of its target's arithmetic.
 
     payload: which one is simulated; None = the first.  threads: the reference runs on one, whatever is asked.
-    Otherwise as `edgefuse.runtime.load`, which answers where the artifact carries no simulation: one that
-    was built on the device itself does not.
+    Otherwise as `edgefuse.runtime.load`, which answers where the artifact carries no simulation.
     """
     artifact = open_artifact(path)
     try:
@@ -191,8 +196,9 @@ def stored_plan(artifact: Artifact, payload: str) -> tuple[Graph, Plan, Quantize
     if stored is None or payload not in stored["payloads"]:
         return None
     try:
-        weights = _shared_weights(artifact, stored["weights"])
-        model = restore_model(artifact.read(stored["model"]), artifact.path, weights)
+        held = stored.get("models", {}).get(payload, stored)
+        weights = _shared_weights(artifact, held["weights"])
+        model = restore_model(artifact.read(held["model"]), artifact.path, weights)
         plan = Plan.from_json(artifact.read(f"payloads/{payload}/plan.json"))
         return (model, plan, *_decoded(artifact, stored["payloads"][payload]))
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:

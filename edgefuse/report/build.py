@@ -54,8 +54,35 @@ def print_build(report: Mapping[str, Any]) -> None:
     print(
         "predicted: estimate from the device description; measured: median process CPU time, interleaved here"
     )
+    for payload in report["payloads"]:
+        _print_regions(payload)
+        _print_repairs(payload.get("repairs"))
+    for row in report["long_sums"]:
+        print(f"long sum: {row['line']}")
     for note in report["notes"]:
         print(f"note: {note}")
+
+
+def _print_regions(payload: Mapping[str, Any]) -> None:
+    """Print what level 1 of the verification says of a payload."""
+    for line in (payload.get("regions") or {}).get("lines", ()):
+        print(f"regions of {payload['id']}: {line}")
+
+
+def _print_repairs(repairs: Mapping[str, Any] | None) -> None:
+    """Print which repairs an int8 payload has, and which were tried and gained nothing."""
+    if not repairs or not repairs["tried"]:
+        return
+    kept = [r for r in repairs["tried"] if r["kept"]]
+    lost = [r for r in repairs["tried"] if not r["kept"] and r["gain_db"] is not None]
+    listed = ", ".join(f"{r['name']} {_gain(r)}" for r in kept) or "none"
+    print(f"repairs kept: {listed}  ({repairs['measured']})")
+    if lost:
+        print("repairs left out: " + ", ".join(f"{r['name']} {_gain(r)}" for r in lost))
+
+
+def _gain(repair: Mapping[str, Any]) -> str:
+    return "" if repair["gain_db"] is None else f"{repair['gain_db']:+.1f} dB"
 
 
 def _figure(value: float | None) -> str:
