@@ -328,21 +328,28 @@ def keep_imported(
     weights = dict(quantized.weights)
     lost: dict[str, float] = {}
     for key in quantized.weights:
-        weight = imported.weights.get(key)
-        if weight is None:
+        weight, node = imported.weights.get(key), nodes[key[0]]
+        if weight is None or not _still_there(node, weight):
             continue
-        node = nodes[key[0]]
         read = node.inputs[0].name if node.inputs[0] is not None else ""
         least = smallest_scale(node, activations[read or ""], scheme)
         weights[key], decibels = weight_on_target(node, weight, scheme, least)
         if decibels is not None:
             lost[source_name(node)] = decibels
     theirs = sum(name in imported.ranges for name in activations)
-    held = sum(key in imported.weights for key in weights)
+    held = sum(k in imported.weights and _still_there(nodes[k[0]], imported.weights[k]) for k in weights)
     put_in = replace(quantized, activations=activations, weights=weights, integer_biases={})
     return Kept(
         with_integer_biases(model, put_in, scheme), theirs - len(coarser), held - len(lost), coarser, lost
     )
+
+
+def _still_there(node: Node, weight: ImportedWeight) -> bool:
+    """Return whether the node still has these numbers: pruning and the like change them after the import."""
+    array = constant(input_value(node, 1))
+    if array is None or array.shape != weight.values.shape:
+        return False
+    return bool(np.allclose(array, weight.dequantized(), rtol=1e-5, atol=1e-5 * float(np.abs(array).max())))
 
 
 def unranged_nodes(model: Model, plan: Plan, ranges: Mapping[str, Range]) -> dict[str, str]:
