@@ -37,6 +37,7 @@ from edgefuse.compose.planning import (
     int8_plan,
     measure_tables,
     repair_prepared,
+    round_prepared,
 )
 from edgefuse.compose.prepare import Prepared, find_target, load_model, prepare, tensor_info
 from edgefuse.compose.reporting import build_report, report_path
@@ -239,8 +240,10 @@ class _Build:
             calibration = made_up_data(prepared, PROBE_SAMPLES)
         samples = _Feeds(calibration)
         repairs = RepairLog()
-        if prepared.imported is None:  # what was trained is not repaired
+        if prepared.imported is None:
             prepared, repairs = repair_prepared(prepared, samples, self.progress)
+        else:  # what was trained is not repaired
+            prepared = round_prepared(prepared)
         tables = measure_tables(prepared, samples, self.progress, made_up=made_up)
         if not tables.losses:
             self.notes.append("no int8: no node of this model can run in int8 on this target")
