@@ -12,7 +12,7 @@ from edgefuse.compose.prepare import Prepared
 from edgefuse.compose.sizes import with_all_sizes
 from edgefuse.cost import CostModel
 from edgefuse.fusion import ANCHORS, vertical_candidates
-from edgefuse.graph import Node, Value, constant, input_value, is_float, static_shape
+from edgefuse.graph import Model, Node, Value, constant, input_value, is_float, static_shape
 from edgefuse.planner import PlanRequest, make_plan
 from edgefuse.plans import Format, Plan, Precision
 from edgefuse.quant import (
@@ -25,9 +25,10 @@ from edgefuse.quant import (
     repair_before,
     scheme_of,
 )
+from edgefuse.quant.keep_rounding import keep_rounding
 from edgefuse.quantized import Quantized
 
-__all__ = ["Int8Tables", "float_plan", "int8_plan", "measure_tables", "repair_prepared"]
+__all__ = ["Int8Tables", "float_plan", "int8_plan", "measure_tables", "repair_prepared", "round_prepared"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -103,9 +104,31 @@ def repair_prepared(
     )
     if not log.kept():
         return prepared, log
+    return _with_model(prepared, model), log
+
+
+def _with_model(prepared: Prepared, model: Model) -> Prepared:
     sizes = {value.name or "": static_shape(value) or () for value in prepared.costed.graph.inputs}
     costed, _ = with_all_sizes(prepared.original, model, sizes)
-    return replace(prepared, model=model, costed=costed), log
+    return replace(prepared, model=model, costed=costed)
+
+
+def round_prepared(prepared: Prepared) -> Prepared:
+    """Return `prepared` with the user's Q/DQ pairs around what the target runs in int8 (none: unchanged).
+
+    For models that bring their own quantization; int8 payloads are made of it, the float payload is not.
+    """
+    imported = prepared.imported
+    if imported is None:
+        return prepared
+    reads = {node.name or "": node.inputs[0] for node in prepared.model.graph if node.inputs}
+    anchors = [
+        name
+        for name in _int8_anchors(prepared)
+        if (value := reads[name]) is not None and value.name in imported.ranges
+    ]
+    model, count = keep_rounding(prepared.model, imported, anchors, scheme_of(prepared.target))
+    return _with_model(prepared, model) if count else prepared
 
 
 def measure_tables(

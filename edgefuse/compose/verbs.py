@@ -22,7 +22,8 @@ __all__ = ["bench", "inspect", "plan", "plan_from_options", "run", "verify"]
 def plan(model: str | os.PathLike[str] | None = None, *, progress: Progress = silent, **options: Any) -> Plan:
     """Return the plan that a build with these options would begin with; times in it are estimates.
 
-    options: as for `build`; int8 is planned only with `calib`, without an accuracy limit (a build measures).
+    options: as for `build`; int8 is planned only with `calib` or ranges that the model brings, and without
+    an accuracy limit (a build measures).
     """
     given = {"model": None if model is None else os.fspath(model), **options}
     return plan_from_options(given, progress)[0]
@@ -31,17 +32,28 @@ def plan(model: str | os.PathLike[str] | None = None, *, progress: Progress = si
 def plan_from_options(given: Mapping[str, Any], progress: Progress = silent) -> tuple[Plan, list[str]]:
     """Return (plan, notes)."""
     from edgefuse.compose.build import _Build, _Feeds, resolve_options
-    from edgefuse.compose.planning import float_plan, int8_plan, measure_tables
+    from edgefuse.compose.imported import imported_notes, made_up_data
+    from edgefuse.compose.planning import (
+        PROBE_SAMPLES,
+        float_plan,
+        int8_plan,
+        measure_tables,
+        round_prepared,
+    )
 
     work = _Build(resolve_options(given), progress)
     prepared, calibration = work._prepare()
     notes = list(prepared.notes)
     device = prepared.target.device
+    made_up = calibration is None
+    if calibration is None and prepared.imported:
+        calibration = made_up_data(prepared, PROBE_SAMPLES)
     if work.options.precision in ("auto", "int8") and calibration is not None and device.int8 != "none":
-        tables = measure_tables(prepared, _Feeds(calibration), progress)
+        prepared = round_prepared(prepared)
+        tables = measure_tables(prepared, _Feeds(calibration), progress, made_up=made_up)
         found, quantized = int8_plan(prepared, tables, work.options.precision, work.threads, None)
         if quantized:
-            return found, notes
+            return found, [*notes, *imported_notes(prepared, found, quantized)]
         notes.append("no int8: nothing in int8 is faster (estimate)")
     if device.int8 == "none":
         notes.append(f"no int8 on {device.name}: {device.int8_reason}")
