@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from edgefuse.compose.accumulation import settle_sums
 from edgefuse.compose.accuracy import Judge, open_judge
+from edgefuse.compose.compression import compress_prepared
 from edgefuse.compose.decisions import (
     choose_order,
     loses_in_half,
@@ -40,11 +42,14 @@ from edgefuse.compose.planning import (
     round_prepared,
 )
 from edgefuse.compose.prepare import Prepared, find_target, load_model, prepare, tensor_info
+from edgefuse.compose.regions import REGION_SAMPLES
 from edgefuse.compose.reporting import build_report, report_path
+from edgefuse.compose.reversion import level_one, revert_failing
 from edgefuse.datasets import Dataset, open_dataset
 from edgefuse.errors import InputError, UsageError
 from edgefuse.plans import Plan
 from edgefuse.quant import RepairLog, joined, repair_after
+from edgefuse.quant.compress import compression_requests
 from edgefuse.quantized import Quantized
 from edgefuse.report import Progress, silent
 from edgefuse.runtime.preprocess import Preprocess, read_toml
@@ -75,8 +80,8 @@ def build(
     """Build `model` for a target and return the artifact's path, its plan and the report.
 
     options: as the command line's, with underscores: target, output, calib, eval, metric, max_drop,
-    precision, preprocess, labels, shapes (input -> sizes), threads, name. What is left out comes from
-    edgefuse.toml in the working folder. Raises the errors of edgefuse.errors.
+    precision, preprocess, labels, shapes (input -> sizes), threads, name, prune, low_rank, sparsity. What is
+    left out comes from edgefuse.toml in the working folder. Raises the errors of edgefuse.errors.
     """
     return build_from_options({"model": None if model is None else os.fspath(model), **options}, progress)
 
@@ -120,6 +125,7 @@ class _Build:
                 raise UsageError("--precision int8 needs calibration data", hint="--calib PATH")
         self.preprocess: Preprocess | None = read_toml(options.preprocess) if options.preprocess else None
         self.labels = read_labels(options.labels)
+        self.compression: Sequence[Mapping[str, Any]] = ()
 
     def run(self) -> BuildResult:
         """Return the finished build."""
@@ -134,6 +140,9 @@ class _Build:
         judge = open_judge(
             prepared, self.options.metric, self._evaluation(prepared, calibration), self.labels
         )
+        prepared, judge = self._compressed(prepared, calibration, judge, here)
+        prepared, sums = settle_sums(prepared, judge.example, self.options.precision, here)
+        judge.prepared = prepared
         payloads = [self._float_payload(prepared)]
         int8 = self._int8_payload(prepared, calibration, judge, here)
         self._finish(payloads[0], prepared, judge, here)
@@ -158,6 +167,8 @@ class _Build:
             seconds=time.monotonic() - self.started,
             here=here,
             threads=self.threads,
+            sums=sums,
+            compression=self.compression,
         )
         return BuildResult(output, payloads[0].plan, report)
 
@@ -199,6 +210,29 @@ class _Build:
                 self.notes.append("no --eval: accuracy was measured on the calibration data itself")
             return calibration
         return open_dataset(self.options.eval, prepared.inputs, self.preprocess, labels=self.labels)
+
+    def _compressed(
+        self, prepared: Prepared, calibration: Dataset | None, judge: Judge, here: bool
+    ) -> tuple[Prepared, Judge]:
+        """Return the model after what --prune, --low-rank and --sparsity ask for, within --max-drop."""
+        options = self.options
+        requests = compression_requests(options.prune, options.low_rank, options.sparsity)
+        if not requests:
+            return prepared, judge
+        found = compress_prepared(
+            prepared,
+            requests,
+            None if calibration is None else _Feeds(calibration),
+            judge,
+            precision=options.precision,
+            max_drop=options.max_drop,
+            threads=self.threads,
+            here=here,
+            progress=self.progress,
+        )
+        self.notes.extend(found.notes)
+        self.compression = found.rows
+        return found.prepared, replace(judge, prepared=found.prepared)
 
     def _float_payload(self, prepared: Prepared) -> Built:
         self.progress("plan and lower float", 0, 1)
@@ -261,8 +295,11 @@ class _Build:
     ) -> Built | None:
         """Plan, measure the drop, and plan again under a smaller budget until it is within --max-drop."""
         budget: float | None = None
+        precision = self.options.precision
+        refused, reverted = revert_failing(prepared, tables, precision, self.threads, samples, here)
+        self.notes.extend(row.note() for row in reverted)
         for attempt in range(ROUNDS):
-            plan, quantized = int8_plan(prepared, tables, self.options.precision, self.threads, budget)
+            plan, quantized = int8_plan(prepared, tables, precision, self.threads, budget, refused=refused)
             if not quantized:
                 self.notes.append("no int8: nothing in int8 is both faster (estimate) and within the budget")
                 return None
@@ -271,6 +308,7 @@ class _Build:
                 quantized, more = repair_after(prepared.model, plan, quantized, samples, tables.scheme)
             built = lower_payload("int8", prepared, plan, quantized)
             built.repairs = joined(repairs, more) if prepared.imported is None else None
+            built.reverted = reverted
             built.accuracy = judge.compare(built, here, limit=self.options.max_drop)
             self.progress("int8 within the budget", attempt + 1, ROUNDS)
             if built.accuracy.drop <= self.options.max_drop:
@@ -287,9 +325,11 @@ class _Build:
         return None
 
     def _finish(self, built: Built, prepared: Prepared, judge: Judge, here: bool) -> None:
-        """Add what only a run tells: accuracy, readback, self-test vectors."""
+        """Add what only a run tells: accuracy, regions, readback, self-test vectors."""
         if built.accuracy is None:
             built.accuracy = judge.compare(built, here)
+        built.regions, note = level_one(prepared, built, here, _Feeds(judge.data.spread(REGION_SAMPLES)))
+        self._note(note)
         if here:
             built.readback = read_back(built, prepared, judge.example, self.threads)
             require_int8_kernels(built)
