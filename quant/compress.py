@@ -17,7 +17,7 @@ from edgefuse.analysis import summarize
 from edgefuse.errors import UnsupportedError, UsageError, did_you_mean
 from edgefuse.graph import Model, bind_dimensions
 from edgefuse.quant.low_rank import Price, low_rank
-from edgefuse.quant.prune_channels import CRITERIA, Criterion, prune_channels
+from edgefuse.quant.prune_channels import CRITERIA, SCOPES, Criterion, Scope, prune_channels
 from edgefuse.quant.prune_weights import prune_weights
 from edgefuse.quant.reconstruct import reconstruct
 from edgefuse.quant.sparsity_2_4 import sparsify_2_4
@@ -36,7 +36,9 @@ class Request:
 
     kind: "channels" | "weights" | "low-rank" | "sparsity".  share: of channels or weights that go, or of
     the rank that stays.  threshold: instead of a share; see `prune_channels`, `prune_weights`.  criterion: of
-    channels, None = "deviation" with samples and "l2" without.  text: as the user wrote it.
+    channels, None = "activation" with samples and "l2" without.  scope: whether the share is taken of each
+    layer or of the model; None = of the model where activations are the criterion, else of each layer.
+    text: as the user wrote it.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Request:
     share: float | None = None
     threshold: float | None = None
     criterion: Criterion | None = None
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,8 @@ class Compressed:
 def parse_prune(text: str) -> tuple[Request, ...]:
     """Return the requests in the value of `--prune`, such as "channels=30%" or "channels=20%:l1,weights=0.1".
 
-    A percentage is a share of each layer; a bare number is a threshold, as a part of the layer's mean.
+    A percentage is a share; a bare number is a threshold, as a part of the layer's mean. Behind a colon may
+    stand a criterion of channels (l1, l2, activation, deviation) and a scope (layer, model).
     Raises UsageError for anything else.
 
     >>> parse_prune("channels=30%:l1")[0].share, parse_prune("weights=0.1")[0].threshold
@@ -90,28 +94,24 @@ def parse_prune(text: str) -> tuple[Request, ...]:
 
 
 def _parse_one(text: str) -> Request:
-    expected = "channels=30%, weights=50%, channels=0.2 (a part of the layer's mean score), channels=30%:l1"
-    found = re.fullmatch(r"([a-z]+)=(\d+(?:\.\d+)?|\.\d+)(%?)(?::([a-z0-9]+))?", text)
+    expected = "channels=30%, weights=50%, channels=0.2 (a part of the layer's mean), channels=30%:l1:layer"
+    found = re.fullmatch(r"([a-z]+)=(\d+(?:\.\d+)?|\.\d+)(%?)((?::[a-z0-9]+)*)", text)
     if not found:
         raise UsageError(f"--prune {text!r} cannot be read", expected=expected)
-    what, number, percent, criterion = found.groups()
+    what, number, percent, words = found.groups()
     if what not in _WHAT:
         raise UsageError(f"--prune knows no {what!r}{did_you_mean(what, _WHAT)}", expected=expected)
-    if criterion is not None and (what != "channels" or criterion not in CRITERIA):
-        raise UsageError(
-            f"--prune {text!r}: {what} have no criterion {criterion!r}",
-            expected="channels: " + ", ".join(CRITERIA),
-        )
     amount = float(number) / 100 if percent else float(number)
     if amount <= 0 or (percent and amount >= 1):
         raise UsageError(f"--prune {text!r}: a share lies between 0 % and 100 %", expected=expected)
-    return Request(
-        what,
-        text,
-        amount if percent else None,
-        None if percent else amount,
-        criterion,  # type: ignore[arg-type]
-    )
+    known = (*SCOPES, *(CRITERIA if what == "channels" else ()))
+    chosen: dict[str, Any] = {}
+    for word in words.split(":")[1:]:
+        key = "scope" if word in SCOPES else "criterion"
+        if word not in known or key in chosen:
+            raise UsageError(f"--prune {text!r}: {word!r} says nothing more", expected=", ".join(known))
+        chosen[key] = word
+    return Request(what, text, amount if percent else None, None if percent else amount, **chosen)
 
 
 def compression_requests(prune: str | None, rank: float | None, sparsity: str | None) -> tuple[Request, ...]:
@@ -173,9 +173,14 @@ _Samples = Sequence[Feeds] | None
 
 
 def _channels(model: Model, request: Request, samples: _Samples, _: object, __: object) -> Compressed:
-    criterion: Criterion = request.criterion or ("deviation" if samples else "l2")
+    # Norms of weights say nothing across layers: taken of the whole model they leave nothing of the outputs.
     made = prune_channels(
-        model, share=request.share, threshold=request.threshold, criterion=criterion, samples=samples
+        model,
+        share=request.share,
+        threshold=request.threshold,
+        criterion=request.criterion or ("activation" if samples else "l2"),
+        scope=request.scope or ("model" if samples and request.criterion not in ("l1", "l2") else "layer"),
+        samples=samples,
     )
     changed = {name: f"{lost} of {had} channels removed" for name, (lost, had) in made.removed.items()}
     fitted, notes = _fit(model, made.model, samples, made.kept) if changed else (0, ())
@@ -192,7 +197,9 @@ def _low_rank(
 
 
 def _weights(model: Model, request: Request, samples: _Samples, _: object, __: object) -> Compressed:
-    made = prune_weights(model, share=request.share, threshold=request.threshold)
+    made = prune_weights(
+        model, share=request.share, threshold=request.threshold, scope=request.scope or "layer"
+    )
     changed = {name: f"{part:.0%} zero" for name, part in made.zeros.items() if part}
     fitted, notes = _fit(model, made.model, samples, {}, weights=False) if changed else (0, ())
     notes = (*notes, "single zeros save no time: no kernel skips them")

@@ -39,6 +39,9 @@ Feeds = Mapping[str, np.ndarray]
 Price = Callable[[Sequence[Node]], float]
 
 MULTIPLE = 8
+# Part of the mean variance that every direction of a layer's inputs is taken to have: a few samples span few
+# directions, and what they did not show is no reason to drop the rest of the weight.
+UNSEEN = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +298,9 @@ class _Moments:
 
     def result(self) -> tuple[np.ndarray, np.ndarray]:
         mean = self._sum / self.count
-        return mean, self._square / self.count - np.outer(mean, mean)
+        found = self._square / self.count - np.outer(mean, mean)
+        found += UNSEEN * np.trace(found) / len(mean) * np.eye(len(mean))
+        return mean, found
 
 
 def _moments(

@@ -18,12 +18,25 @@ from edgefuse.quant.calibrate import observe
 from edgefuse.quant.channel_scaling import by_input_channel
 from edgefuse.quant.channel_units import ChannelUnits, find_units
 
-__all__ = ["CRITERIA", "Criterion", "Pruned", "choose_units", "prune_channels", "score_units"]
+__all__ = [
+    "CRITERIA",
+    "SCOPES",
+    "Criterion",
+    "Pruned",
+    "Scope",
+    "choose_units",
+    "prune_channels",
+    "score_units",
+]
 
+Scope = Literal["layer", "model"]
+SCOPES: tuple[str, ...] = get_args(Scope)
 Criterion = Literal["l1", "l2", "activation", "deviation"]
 CRITERIA: tuple[str, ...] = get_args(Criterion)
 Feeds = Mapping[str, np.ndarray]
 
+# Of one layer, where the share is taken from all together: a layer that is cut to a few channels is a hole.
+LARGEST_SHARE = 0.7
 # Vector units and tensor cores work on whole blocks of channels: a layer of 23 costs what one of 24 costs.
 MULTIPLE = 8
 
@@ -49,6 +62,7 @@ def prune_channels(
     share: float | None = None,
     threshold: float | None = None,
     criterion: Criterion = "l2",
+    scope: Scope = "layer",
     samples: Iterable[Feeds] | None = None,
     multiple: int = MULTIPLE,
 ) -> Pruned:
@@ -59,17 +73,19 @@ def prune_channels(
     threshold: instead of a share: channels that score less than this part of their layer's mean go.
     criterion: "l1" or "l2" norm of the weights that write a channel; "activation": mean |x| times the sum of
     |weight| that reads it; "deviation": the same with the standard deviation of x, since a bias can stand for
-    a mean. The last two need samples (feeds by input name).
+    a mean. The last two need samples (feeds by input name).  scope: "model" takes the share from all layers
+    together: layers with many unimportant channels give more of them, at most LARGEST_SHARE.
     Raises UsageError for a criterion without samples, or anything but one of share and threshold.
     """
-    if (share is None) == (threshold is None) or not 0 < (share or 0.5) < 1 or (threshold or 0) < 0:
+    right = (threshold is not None and threshold >= 0) if share is None else 0 < share < 1
+    if not right or (share is not None and threshold is not None):
         raise UsageError(
             "channel pruning needs a share between 0 and 1 or a threshold >= 0",
             got=f"share {share}, threshold {threshold}",
         )
     units = find_units(model)
     scores = score_units(model, units, criterion, samples)
-    gone = choose_units(units, scores, share=share, threshold=threshold, multiple=multiple)
+    gone = choose_units(units, scores, share=share, threshold=threshold, scope=scope, multiple=multiple)
     return _cut(model, units, gone)
 
 
@@ -148,6 +164,7 @@ def choose_units(
     *,
     share: float | None = None,
     threshold: float | None = None,
+    scope: Scope = "layer",
     multiple: int = MULTIPLE,
 ) -> frozenset[int]:
     """Return the units that go: each layer's lowest scores, never a pinned one, never all of a tensor."""
@@ -155,11 +172,17 @@ def choose_units(
     for unit, name in units.layer.items():
         layers.setdefault(name, []).append(unit)
     gone: set[int] = set()
+    everywhere = None
+    if share is not None and scope == "model" and layers:
+        everywhere = float(np.quantile([scores[u] for u in units.layer], share))
     for members in layers.values():
         free = sorted((u for u in members if u not in units.pinned), key=lambda u: (scores[u], u))
         if threshold is not None:
             limit = threshold * sum(scores[u] for u in members) / len(members)
             wanted = sum(scores[u] < limit for u in free)
+        elif everywhere is not None:
+            most = int(len(members) * max(LARGEST_SHARE, share or 0.0))
+            wanted = min(sum(scores[u] < everywhere for u in free), most)
         else:
             wanted = int(len(members) * (share or 0.0) + 1e-9)
         keep = max(len(members) - min(wanted, len(free)), 1)

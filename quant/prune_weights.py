@@ -54,7 +54,8 @@ def prune_weights(
     this part of the layer's root mean square goes.  A weight that two layers share is copied.
     Raises UsageError for anything but one of share in (0, 1) and threshold > 0.
     """
-    if (share is None) == (threshold is None) or not 0 < (share or 0.5) < 1 or (threshold or 1) <= 0:
+    right = (threshold is not None and threshold > 0) if share is None else 0 < share < 1
+    if not right or (share is not None and threshold is not None):
         raise UsageError(
             "weight pruning needs a share between 0 and 1 or a threshold > 0",
             got=f"share {share}, threshold {threshold}",
@@ -62,11 +63,16 @@ def prune_weights(
     copy = clone_model(model)
     layers = weighted_layers(copy)
     sizes = [_relative(weight) for _, weight in layers]
-    if share is not None and scope == "model" and sizes:
-        threshold, share = float(np.quantile(np.concatenate([s.reshape(-1) for s in sizes]), share)), None
+    if threshold is not None:
+        masks = [size >= threshold for size in sizes]
+    elif scope == "model" and sizes:
+        flat = _largest(np.concatenate([size.reshape(-1) for size in sizes]), share or 0.0)
+        parts = np.split(flat, np.cumsum([size.size for size in sizes])[:-1])
+        masks = [part.reshape(size.shape) for part, size in zip(parts, sizes, strict=True)]
+    else:
+        masks = [_largest(size, share or 0.0) for size in sizes]
     zeros = {}
-    for (node, weight), size in zip(layers, sizes, strict=True):
-        mask = size >= threshold if threshold is not None else _largest(size, share or 0.0)
+    for (node, weight), mask in zip(layers, masks, strict=True):
         set_weight(copy, node, np.where(mask, weight, 0).astype(weight.dtype))
         zeros[node.name or ""] = float(1 - mask.mean())
     return Masked(copy, zeros, {})

@@ -43,9 +43,10 @@ Feeds = Mapping[str, np.ndarray]
 Arrays = list[np.ndarray]
 Kept = Mapping[str, tuple[int, np.ndarray]]
 
-# Part of the mean square of a layer's reads that is added to the diagonal (chosen on calibration photos that
-# were held out of the fit: 1e-3 and 1e-2 are equal within noise, 1e-4 and 1e-1 are worse).
-RIDGE = 1e-2
+# Part of the mean square of a layer's reads that is added to the diagonal. EfficientNet-Lite0 with 30 % of
+# each layer's channels removed, fitted to 64 calibration photos, agreement on 36 held-out ones: 1e-2 gives
+# .167, 1e-1 .194.
+RIDGE = 1e-1
 # Positions of one sample that are fitted on: neighbours in a map say much the same.
 POSITIONS = 64
 # Below this, relative to the largest, a layer writes what it should.

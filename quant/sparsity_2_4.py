@@ -79,7 +79,7 @@ def sparsify_2_4(model: Model, samples: Sequence[Feeds] | None = None) -> Masked
         importance = np.abs(weight.astype(np.float64))
         size = reads.get(node.name or "")
         if size is not None:
-            importance *= size.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
+            importance *= size.reshape([-1 if i == axis % weight.ndim else 1 for i in range(weight.ndim)])
         mask = mask_2_4(importance, axis)
         set_weight(copy, node, np.where(mask, weight, 0).astype(weight.dtype))
         zeros[node.name or ""] = float(1 - mask.mean())

@@ -122,23 +122,20 @@ def _step(
     if not step.changed:
         return step, {**row, "declined": "nothing in the model could be changed"}, None
     built = work.built(smaller)
-    row.update(_compared(work, prepared, before, smaller, built))
+    row.update(_compared(work, prepared, before, built))
     drop = built.accuracy.drop
     over = "" if drop <= work.max_drop else f"it loses {drop:.4g} of {built.accuracy.metric}"
     row["declined"] = f"{over} (allowed {work.max_drop:g})" if over else ""
     return step, row, (smaller, built)
 
 
-def _compared(
-    work: _Work, prepared: Prepared, before: Built, smaller: Prepared, after: Built
-) -> dict[str, Any]:
+def _compared(work: _Work, prepared: Prepared, before: Built, after: Built) -> dict[str, Any]:
     """Return milliseconds and the metric, [before, after] each; measured where the target is here."""
     measured: list[float | None] = [None, None]
     if work.here:
-        pair = {"before": (prepared, before), "after": (smaller, after)}
-        for place, (owner, built) in enumerate(pair.values()):
-            race_payloads([built], owner, work.judge.example, work.threads)
-            measured[place] = built.ms
+        pair = [replace(before, id="before"), replace(after, id="after")]
+        race_payloads(pair, prepared, work.judge.example, work.threads)
+        measured = [built.ms for built in pair]
     return {
         "predicted_ms": [before.plan.predicted_ms, after.plan.predicted_ms],
         "measured_ms": measured,
