@@ -114,7 +114,8 @@ def _reach(held: ChannelStatistics) -> np.ndarray:
     if not shown.any():
         return held.largest
     crest = float(np.quantile(held.largest[shown] / spread[shown], 0.9))
-    return np.maximum(held.largest, crest * spread)
+    reach: np.ndarray = np.maximum(held.largest, crest * spread)
+    return reach
 
 
 def _relative(array: np.ndarray) -> np.ndarray:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefuse.graph import Model, constant
+from edgefuse.graph import Model, constant, static_shape
+from edgefuse.quant import Scheme
 from edgefuse.quant.adaround import adaround, round_together, second_moments
 from edgefuse.quant.bias_correct import bias_correct
 from edgefuse.quant.scheme import PAIR_SUM_LIMIT
@@ -25,7 +27,8 @@ PAIRS = replace(EIGHT, activation_high=65535, pair_aware=True)
 def _moments(rng: np.random.Generator, columns: int, groups: int = 1) -> np.ndarray:
     """Return moments of strongly correlated channels."""
     x = rng.standard_normal((groups, 400, columns)) + 3 * rng.standard_normal((groups, 400, 1))
-    return x.transpose(0, 2, 1) @ x / 400
+    found: np.ndarray = x.transpose(0, 2, 1) @ x / 400
+    return found
 
 
 def _objective(q: np.ndarray, steps: np.ndarray, moments: np.ndarray) -> np.ndarray:
@@ -94,13 +97,13 @@ def _net(seed: int = 1) -> Model:
 
 
 @pytest.mark.parametrize("scheme", [FINE, PAIRS], ids=["7", "pair"])
-def test_new_samples_gain_beyond_bias_correction(scheme: object) -> None:
+def test_new_samples_gain_beyond_bias_correction(scheme: Scheme) -> None:
     model = _net()
     plan = plan_of(model)
     fit, held = _samples((1, 16, 10, 10), 24, 0), _samples((1, 16, 10, 10), 24, 1)
-    q = quantized_of(model, plan, [*fit, *held], scheme)  # type: ignore[arg-type]  # clipping is not the subject
+    q = quantized_of(model, plan, [*fit, *held], scheme)  # clipping is not the subject
     corrected = bias_correct(model, plan, q, fit)
-    rounded = adaround(model, plan, q, fit, scheme)  # type: ignore[arg-type]
+    rounded = adaround(model, plan, q, fit, scheme)
     gain = decibels(model, plan, rounded, held) - decibels(model, plan, corrected, held)
     assert gain > 0.5
     assert set(rounded.weights) == set(q.weights)
@@ -136,10 +139,10 @@ def test_it_is_deterministic_and_leaves_its_arguments() -> None:
         {"group": 4},
     ],
 )
-def test_moments_are_those_of_the_patches_that_the_convolution_reads(attrs: dict[str, object]) -> None:
+def test_moments_are_those_of_the_patches_that_the_convolution_reads(attrs: dict[str, Any]) -> None:
     """sum over c of W_oc x_c has the variance W H W^T: compared with what the convolution really writes."""
     b = Build(seed=2)
-    groups = int(attrs.get("group", 1))  # type: ignore[call-overload]
+    groups = int(attrs.get("group", 1))
     model = b.y(b.op("Conv", b.x([2, 4, 9, 8]), b.rand(4, 4 // groups, 3, 3), name="c", **attrs)).model()
     node = next(iter(model.graph))
     reads = [np.random.default_rng(i).standard_normal((2, 4, 9, 8)).astype(np.float32) for i in range(2)]
@@ -171,7 +174,7 @@ def test_layers_without_plain_patches_are_left_to_nearest(kind: str) -> None:
         model = b.y(b.op("MatMul", b.x([2, 2400]), b.rand(2400, 2), name="c")).model()
     else:
         model = b.y(b.op("MatMul", b.x([3, 2, 4]), b.rand(3, 4, 2), name="c")).model()
-    shape = tuple(model.graph.inputs[0].shape)  # type: ignore[arg-type]
+    shape = static_shape(model.graph.inputs[0])
     fit = [{"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}]
     plan = plan_of(model)
     q = quantized_of(model, plan, fit)

@@ -17,6 +17,7 @@ from edgefuse.errors import UnsupportedError
 from edgefuse.graph import Model, model_from_proto, model_to_bytes
 from edgefuse.quant import simulated_graph
 from edgefuse.quant.bias_correct import bias_correct
+from edgefuse.quantized import Quantized
 from tests.passes.graphs import Build, conv
 from tests.quant.small_plans import SEVEN, decibels, outputs_of, plan_of, quantized_of
 
@@ -55,10 +56,11 @@ def test_the_mean_error_of_each_output_channel_vanishes(bias: bool, group: int) 
     assert corrected.weights is plain.weights
     assert corrected.activations is plain.activations
 
-    def bias_error(quantized: object) -> np.ndarray:
-        noisy = outputs_of(simulated_graph(model, plan, quantized), samples)  # type: ignore[arg-type]
+    def bias_error(quantized: Quantized) -> np.ndarray:
+        noisy = outputs_of(simulated_graph(model, plan, quantized), samples)
         pairs = zip(outputs_of(model, samples), noisy, strict=True)
-        return np.mean([(q[0] - f[0]).mean(axis=(0, 2, 3)) for f, q in pairs], axis=0)
+        found: np.ndarray = np.mean([(q[0] - f[0]).mean(axis=(0, 2, 3)) for f, q in pairs], axis=0)
+        return found
 
     assert np.abs(bias_error(plain)).max() > 1e-4
     assert np.abs(bias_error(corrected)).max() < 2e-6

@@ -13,7 +13,7 @@ import pytest
 
 from edgefuse.graph import Model, clone_model, model_from_proto, model_to_bytes
 from edgefuse.passes import canonicalize
-from edgefuse.quant import repair_after, repair_before, simulated_graph
+from edgefuse.quant import Scheme, repair_after, repair_before, simulated_graph
 from edgefuse.quant.repair import Repair, RepairLog, joined
 from edgefuse.quant.trials import Trials, split_samples
 from edgefuse.quantized import Quantized

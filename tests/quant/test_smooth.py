@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefuse.graph import Model, clone_model, model_to_bytes
+from edgefuse.quant import Scheme
 from edgefuse.quant.smooth import smooth
 from tests.passes.graphs import Build, ops
-from tests.quant.small_plans import EIGHT, SEVEN, SYMMETRIC, Scheme, decibels, plan_of, quantized_of
+from tests.quant.small_plans import EIGHT, SEVEN, SYMMETRIC, decibels, plan_of, quantized_of
 from tests.quant.test_equalize import same
 
 Samples = list[dict[str, np.ndarray]]
