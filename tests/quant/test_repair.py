@@ -22,7 +22,6 @@ from tests.quant.small_plans import (
     EIGHT,
     SEVEN,
     SYMMETRIC,
-    Scheme,
     decibels,
     outputs_of,
     plan_of,
