@@ -7,16 +7,17 @@ carries them, else a float payload is planned again from the user's model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from edgefuse.artifact.read import Artifact
 from edgefuse.backend import load_backend
 from edgefuse.compose.prepare import prepare
-from edgefuse.compose.regions import Planned, check_regions, opened, session_outputs
+from edgefuse.compose.regions import Planned, check_range_ends, check_regions, opened, session_outputs
 from edgefuse.compose.simulate import stored_plan
 from edgefuse.device import probe_host, resolve_target
-from edgefuse.errors import EdgefuseError
+from edgefuse.errors import EdgefuseError, UnsupportedError
 from edgefuse.graph import Model
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized
@@ -102,9 +103,16 @@ def stress(
     samples: Sequence[Feeds],
     precision: str,
 ) -> StressReport:
-    """Return level 3 on stress inputs of the size of the first sample."""
+    """Return level 3: stress inputs of the size of the first sample, and the plan's ranges at their ends."""
     ranges = input_ranges(work, inputs, samples)
-    return run_stress(deployed, reference, inputs, samples[0], ranges, precision=precision)
+    found = run_stress(deployed, reference, inputs, samples[0], ranges, precision=precision)
+    if isinstance(work, str):
+        return found
+    try:
+        ends = check_range_ends(work, samples[0])
+    except UnsupportedError:  # a region that cannot be run alone: level 1 says so
+        return found
+    return replace(found, results=(*found.results, *ends))
 
 
 def bisect(

@@ -30,13 +30,24 @@ from edgefuse.verification import (
     Call,
     RegionLimits,
     RegionReport,
+    Stress,
     boundary_tensors,
     cut_between_groups,
     judge_regions,
+    judge_stress,
     measure_regions,
+    output_scales,
 )
 
-__all__ = ["REGION_SAMPLES", "Planned", "check_regions", "opened", "planned", "session_outputs"]
+__all__ = [
+    "REGION_SAMPLES",
+    "Planned",
+    "check_range_ends",
+    "check_regions",
+    "opened",
+    "planned",
+    "session_outputs",
+]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -132,6 +143,45 @@ def check_regions(
             cut, boundary, _casting(cut.model, exact.run), candidate, samples[:REGION_SAMPLES]
         )
     return judge_regions(work.plan, cut, errors, outputs, samples=count, by=work.by, limits=limits)
+
+
+def check_range_ends(work: Planned, sample: Feeds) -> tuple[Stress, ...]:
+    """Return what every region makes of the ends of the ranges that int8 reads: low, high, and by turns.
+
+    Ranges are those observed in calibration; tensors without one hold what the sample gives. There are no
+    rows for a float plan.
+    """
+    ranges = work.quantized.activations
+    if not work.plan.count("int8"):
+        return ()
+    work = _without_corrections(work)
+    cut = cut_between_groups(work.model, work.plan)
+    boundary = session_outputs(boundary_tensors(work.model, cut.between)) if cut.between else _nothing
+    exact = _casting(cut.model, Reference(cut.model).run)
+    usual = {**sample, **boundary(dict(sample))}
+    scales = output_scales(exact(dict(usual)))
+    rows = []
+    with opened(work, cut.model, work.plan) as candidate:
+        for word, pick in _ENDS.items():
+            feeds = {
+                name: pick(array, ranges[name].minimum, ranges[name].maximum) if name in ranges else array
+                for name, array in usual.items()
+            }
+            kind = f"every region {word}"
+            rows.append(judge_stress(kind, True, exact(dict(feeds)), candidate(dict(feeds)), scales))
+    return tuple(rows)
+
+
+def _by_turns(array: np.ndarray, low: float, high: float) -> np.ndarray:
+    turns = np.arange(array.size).reshape(array.shape) % 2
+    return np.where(turns == 0, low, high).astype(array.dtype)
+
+
+_ENDS: Mapping[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
+    "at the low end of its range": lambda array, low, high: np.full_like(array, low),
+    "at the high end of its range": lambda array, low, high: np.full_like(array, high),
+    "at both ends by turns": _by_turns,
+}
 
 
 def _without_corrections(work: Planned) -> Planned:

@@ -14,7 +14,15 @@ from edgefuse.verification.regions import (
     judge_regions,
     measure_regions,
 )
-from edgefuse.verification.stress import InputRange, Stress, StressReport, run_stress, stress_inputs
+from edgefuse.verification.stress import (
+    InputRange,
+    Stress,
+    StressReport,
+    judge_stress,
+    output_scales,
+    run_stress,
+    stress_inputs,
+)
 from edgefuse.verification.vectors import Vector, make_self_test
 
 __all__ = [
@@ -44,9 +52,11 @@ __all__ = [
     "default_metric",
     "judge",
     "judge_regions",
+    "judge_stress",
     "make_metric",
     "make_self_test",
     "measure_regions",
+    "output_scales",
     "plan_prefix",
     "run_stress",
     "stress_inputs",

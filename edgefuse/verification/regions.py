@@ -192,12 +192,15 @@ def judge_regions(
     return RegionReport(regions, samples, by)
 
 
+# The user's own Q/DQ: a last bit of what they read may be a whole step of what they write.
+_ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
 def _region(
     group: Group, errors: Sequence[OutputError], outputs: Sequence[str], limits: RegionLimits
 ) -> Region:
-    why = next(
-        (text for row in errors if (text := _fault(group.precision, row, row.name in outputs, limits))), ""
-    )
+    precision = "int8" if _ROUNDS.intersection(group.operators) else group.precision
+    why = next((text for row in errors if (text := _fault(precision, row, row.name in outputs, limits))), "")
     return Region(group.id, group.sources, group.operators, group.precision, tuple(errors), why)
 
 

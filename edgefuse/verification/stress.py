@@ -17,7 +17,16 @@ import numpy as np
 from edgefuse.runtime.tensors import TensorInfo
 from edgefuse.verification.metric import Array, Call, Outputs
 
-__all__ = ["FLOAT_LIMIT", "InputRange", "Stress", "StressReport", "run_stress", "stress_inputs"]
+__all__ = [
+    "FLOAT_LIMIT",
+    "InputRange",
+    "Stress",
+    "StressReport",
+    "judge_stress",
+    "output_scales",
+    "run_stress",
+    "stress_inputs",
+]
 
 # A float payload on inputs inside the range of the data. Sums of hundreds of layers in another order; level 1
 # holds each region to 1e-5.
@@ -201,7 +210,7 @@ def run_stress(
     An input that the float model itself refuses (an index that is none) is left out.
     """
     limit = {"fp32": FLOAT_LIMIT, "fp16": HALF_LIMIT}.get(precision)
-    scales = {name: _largest(array) for name, array in reference(dict(sample)).items()}
+    scales = output_scales(reference(dict(sample)))
     results = []
     for kind, inside, feeds in stress_inputs(inputs, sample, ranges):
         try:
@@ -209,7 +218,7 @@ def run_stress(
         except Exception:  # noqa: S112 - the judge's runtime raises many kinds; such an input says nothing
             continue
         got = _tried(deployed, feeds)
-        results.append(_result(kind, inside, wanted, got, scales, limit if inside else None))
+        results.append(judge_stress(kind, inside, wanted, got, scales, limit if inside else None))
     return StressReport(tuple(results), tuple(_policy(results)))
 
 
@@ -221,14 +230,24 @@ def _tried(deployed: Call, feeds: Mapping[str, Array]) -> Outputs | str:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
 
 
-def _result(
+def output_scales(outputs: Outputs) -> dict[str, float]:
+    """Return the largest finite |value| of each output on an ordinary input."""
+    return {name: _largest(np.asarray(array)) for name, array in outputs.items()}
+
+
+def judge_stress(
     kind: str,
     inside: bool,
     wanted: Outputs,
     got: Outputs | str,
     scales: Mapping[str, float],
-    limit: float | None,
+    limit: float | None = None,
 ) -> Stress:
+    """Return the judgement on one stress input.
+
+    wanted: of the float model.  got: of what is judged, or the error it raised.  scales: `output_scales`.
+    limit: largest error that passes; None: only what is not finite fails.
+    """
     expected = _state(wanted)
     if isinstance(got, str):
         return Stress(kind, inside, expected, "an error", math.inf, f"the deployed payload raised {got}")

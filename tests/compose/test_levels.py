@@ -16,12 +16,13 @@ from edgefuse.artifact import open_artifact, write_artifact
 from edgefuse.compose import levels
 from edgefuse.compose.planning import Int8Tables, int8_plan, measure_tables
 from edgefuse.compose.prepare import Prepared, find_target, prepare
-from edgefuse.compose.regions import Planned, check_regions
+from edgefuse.compose.regions import Planned, check_range_ends, check_regions
 from edgefuse.compose.reversion import revert_failing
 from edgefuse.device import probe_host
 from edgefuse.errors import EdgefuseError, UsageError
 from edgefuse.graph import model_from_proto, read_model
 from edgefuse.quantized import Quantized
+from edgefuse.verification import plan_prefix
 from tests.passes.graphs import Build
 
 AWAY = "x86-avx512-vnni"
@@ -107,6 +108,27 @@ def test_this_machine_judges_regions_in_its_own_kernels(model: Path) -> None:
     assert [r.sources[0] for r in check_regions(spoiled, feeds()).failing] == ["conv2"]
 
 
+def test_every_region_is_run_at_the_ends_of_its_ranges(work: Planned) -> None:
+    rows = check_range_ends(work, feeds()[0])
+    assert [row.kind for row in rows] == [
+        "every region at the low end of its range",
+        "every region at the high end of its range",
+        "every region at both ends by turns",
+    ]
+    assert all(row.why == "" and row.error < 0.1 for row in rows), [row.error for row in rows]
+    weights = work.quantized.weights
+    nan = replace(weights[("conv2", 1)], scale=np.full_like(weights[("conv2", 1)].scale, np.nan))
+    broken = replace(work.quantized, weights={**weights, ("conv2", 1): nan})
+    assert all(
+        "gives NaN" in row.why for row in check_range_ends(replace(work, quantized=broken), feeds()[0])
+    )
+
+
+def test_a_float_plan_has_no_ranges(work: Planned) -> None:
+    float_plan = plan_prefix(work.plan, 0)
+    assert check_range_ends(replace(work, plan=float_plan), feeds()[0]) == ()
+
+
 @pytest.mark.parametrize("node", ["conv1", "conv2", "head"])
 def test_the_bisection_finds_the_spoiled_region(work: Planned, node: str) -> None:
     found = levels.bisect(replace(work, quantized=spoil(work.quantized, node)), feeds())
@@ -129,7 +151,8 @@ def test_verify_runs_three_levels(model: Path, artifact: Path) -> None:
     assert report["ok"] is True
     assert any("int8 regions" in line for line in report["regions"]["lines"])
     assert any("NaN policy" in line for line in report["stress"]["lines"])
-    assert {row["kind"] for row in report["stress"]["inputs"]} >= {"zeros", "denormals", "one NaN"}
+    kinds = {row["kind"] for row in report["stress"]["inputs"]}
+    assert kinds >= {"zeros", "denormals", "one NaN", "every region at both ends by turns"}
 
 
 def test_level_1_needs_no_model(artifact: Path) -> None:
