@@ -11,6 +11,7 @@ import numpy as np
 
 from edgefuse.compose.prepare import Prepared, tensor_info
 from edgefuse.datasets import Dataset, Sample, random_dataset
+from edgefuse.graph import is_float
 from edgefuse.planner import PlanRequest, make_plan
 from edgefuse.plans import Plan
 from edgefuse.quant import Range, Scheme, quantize_plan, scheme_of
@@ -21,7 +22,10 @@ from edgefuse.quantized import Quantized
 __all__ = ["brings_quantizers", "imported_notes", "made_up_data", "own_ranges", "plan_imported"]
 
 # What the names of ONNX's quantizing operators have in common, and those of already fused integer ones.
-_MARKS = (b"QuantizeLinear", b"QLinear")
+_MARKS = (b"uantizeLinear", b"QLinear")
+
+# What may stand between a graph input and its quantizer.
+_FIRST = frozenset({"Clip", "Reshape", "Transpose"})
 
 
 def brings_quantizers(path: str) -> bool:
@@ -77,8 +81,13 @@ def made_up_data(prepared: Prepared, count: int) -> Dataset:
     data = random_dataset([tensor_info(value) for value in prepared.costed.graph.inputs], count)
     if prepared.imported is None:
         return data
-    names = {value.name or "" for value in prepared.model.graph.inputs}
-    grids = {name: grid for name, grid in prepared.imported.ranges.items() if name in names}
+    grids = {}
+    for value in prepared.model.graph.inputs:
+        behind = [use.node.outputs[0] for use in value.uses() if use.node.op_type in _FIRST]
+        held = (prepared.imported.ranges.get(v.name or "") for v in (value, *behind))
+        grid = next((found for found in held if found is not None), None)
+        if grid is not None and is_float(value):
+            grids[value.name or ""] = grid
     return Dataset(_Within(data, grids), kind=data.kind, path=data.path) if grids else data
 
 

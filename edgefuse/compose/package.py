@@ -131,15 +131,20 @@ def _accuracy(built: Built) -> dict[str, Any] | None:
 
 
 def _vector(built: Built, number: int, vector: Any, files: dict[str, bytes]) -> dict[str, Any]:
-    """Store one self-test vector; equal inputs of several payloads are stored once."""
+    """Store one self-test vector; arrays that are equal in several payloads are stored once.
+
+    Payloads have their own outputs where the model brings its own quantization: float ones are not rounded.
+    """
     described: dict[str, Any] = {"inputs": {}, "outputs": {}, "tolerances": {}}
     for k, (name, array) in enumerate(vector.feeds.items()):
         path = f"self_test/{number}/input_{k}.npy"
         files[path] = array_to_bytes(array)
         described["inputs"][name] = path
     for k, (name, array) in enumerate(vector.outputs.items()):
-        path = f"self_test/{number}/output_{k}.npy"
-        files[path] = array_to_bytes(array)
+        path, data = f"self_test/{number}/output_{k}.npy", array_to_bytes(array)
+        if files.get(path, data) != data:
+            path = f"self_test/{number}/{built.id}_output_{k}.npy"
+        files[path] = data
         described["outputs"][name] = path
     described["tolerances"] = {name: float(value) for name, value in vector.tolerances.items()}
     return described
