@@ -148,7 +148,7 @@ class _Before:
         """Return what came of one repair, and the model and decibels to go on with."""
         copy = clone_model(current)
         try:
-            done = change(copy, self.split.fit[:TRIAL_SAMPLES])
+            done = change(copy, self.split.some(TRIAL_SAMPLES))
         except EdgefuseError as error:
             return Repair(name, False, None, (error.message,)), current, best
         if not done:
@@ -163,12 +163,12 @@ class _Before:
         plan = _all_int8(model, self.names)
         names = [v.name or "" for n in model.graph if n.name in set(self.names) for v in _reads(n)]
         try:
-            ranges = collect_ranges(model, list(dict.fromkeys(names)), self.split.fit[:TRIAL_SAMPLES])
+            ranges = collect_ranges(model, list(dict.fromkeys(names)), self.split.some(TRIAL_SAMPLES))
             quantized = quantize_plan(model, plan, ranges, self.scheme)
         except EdgefuseError:
             return float("-inf")
         with contextlib.suppress(EdgefuseError):  # a model with branches is judged without
-            quantized = bias_correct(model, plan, quantized, self.split.fit[: WALK_SAMPLES // 2])
+            quantized = bias_correct(model, plan, quantized, self.split.some(WALK_SAMPLES // 2))
         return self.trials.decibels(model, plan, quantized)
 
 
@@ -218,7 +218,7 @@ def repair_after(
     trials = Trials(model, split.held_out)
     if not quantized or not trials:
         return quantized, RepairLog()
-    fit = list(split.fit[:WALK_SAMPLES])
+    fit = list(split.some(WALK_SAMPLES))
     before = best = trials.decibels(model, plan, quantized)
     todo: list[tuple[str, Callable[[Quantized], Quantized]]] = [
         ("bias_correct", lambda q: bias_correct(model, plan, q, fit))

@@ -53,6 +53,13 @@ class Split:
     fit: Sequence[Feeds]
     held_out: Sequence[Feeds]
 
+    def some(self, count: int) -> Sequence[Feeds]:
+        """Return at most `count` of the samples to fit, spread evenly: files often lie sorted by class."""
+        size = len(self.fit)
+        if size <= count:
+            return self.fit
+        return _Picked(self.fit, [int((i + 0.5) * size / count) for i in range(count)])
+
 
 def split_samples(samples: Sequence[Feeds], held_out: int = 16) -> Split:
     """Return every third sample, at most `held_out` of them spread evenly, held out and all others to fit.

@@ -139,6 +139,8 @@ def test_samples_fall_into_two_parts_without_a_common_one() -> None:
     assert len(numbers[1]) == 16
     assert sorted(numbers[0] + numbers[1]) == list(range(100))
     assert [int(s["x"][0]) for s in split.fit[:3]] == numbers[0][:3]
+    assert [int(s["x"][0]) for s in split.some(4)] == [numbers[0][i] for i in (10, 31, 52, 73)]
+    assert split.some(100) is split.fit
     few = split_samples(samples[:4])
     assert (len(few.fit), len(few.held_out)) == (3, 1)
     one = split_samples(samples[:1])
