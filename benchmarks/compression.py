@@ -50,7 +50,8 @@ def split_photos(folder: Path, work: Path) -> tuple[Path, Path]:
 def write_preprocess(path: Path) -> Path:
     """Write how a photo becomes the input, from examples/zoo.toml."""
     zoo = msgspec.toml.decode((ROOT / "examples" / "zoo.toml").read_bytes())
-    path.write_bytes(msgspec.toml.encode(zoo["models"][NAME]["preprocess"]))
+    steps = zoo["models"][NAME]["preprocess"]
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in steps.items()))
     return path
 
 

@@ -7,9 +7,9 @@ with the model before it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,10 +22,17 @@ from edgefuse.quant.prune_weights import prune_weights
 from edgefuse.quant.reconstruct import reconstruct
 from edgefuse.quant.sparsity_2_4 import sparsify_2_4
 
-__all__ = ["Compressed", "Request", "apply_request", "compress", "compression_requests", "parse_prune"]
+__all__ = [
+    "Compressed",
+    "Judge",
+    "Request",
+    "apply_request",
+    "compress",
+    "compression_requests",
+    "parse_prune",
+]
 
 Feeds = Mapping[str, np.ndarray]
-Judge = Callable[["Compressed"], str]
 
 _WHAT = ("channels", "weights")
 
@@ -78,6 +85,22 @@ class Compressed:
             "refused": dict(self.refused),
             "fitted_layers": self.fitted,
         }
+
+
+class Judge(Protocol):
+    """Decides on steps, by their loss."""
+
+    def refuses(self, request: Request) -> str:
+        """Return why a request is not even tried, "" where it is."""
+        ...
+
+    def takes(self, step: Compressed, why_not: str) -> bool:
+        """Return whether to go on with the step's model; never where `why_not` says that there is nothing."""
+        ...
+
+    def sized(self, model: Model) -> Model:
+        """Return the model with a number for every size."""
+        ...
 
 
 def parse_prune(text: str) -> tuple[Request, ...]:
@@ -140,18 +163,19 @@ def compress(
     judge: Judge,
     samples: Sequence[Feeds] | None = None,
     price: Price | None = None,
-) -> tuple[Model, list[tuple[Compressed, str]]]:
-    """Return the model after every step that `judge` takes, and all steps with why each was declined.
+) -> Model:
+    """Return the model after every step that `judge` takes; the judge keeps what became of each.
 
-    judge: given a step, returns "" to go on with its model, or why not.  Else as `apply_request`.
+    Else as `apply_request`.
     """
-    done = []
     for request in requests:
-        step = apply_request(model, request, samples, price)
-        why = judge(step) if step.changed else "nothing in the model could be changed"
-        done.append((step, why))
-        model = model if why else step.model
-    return model, done
+        step = Compressed(request, model)
+        why = judge.refuses(request)
+        if not why:
+            step = apply_request(model, request, samples, price, judge.sized(model))
+            why = "" if step.changed else "nothing in the model could be changed"
+        model = step.model if judge.takes(step, why) else model
+    return model
 
 
 def apply_request(

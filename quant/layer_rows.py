@@ -35,8 +35,8 @@ def layer_matrix(node: Node, weight: np.ndarray) -> np.ndarray:
         return array.reshape(groups, array.shape[0] // groups, -1)
     if node.op_type == "Gemm":
         array = array * float(attribute(node, "alpha", 1.0))
-        return (array if attribute(node, "transB", 0) else array.T)[None]
-    return array.T[None]
+    turned: np.ndarray = array if attribute(node, "transB", 0) else array.T
+    return turned[None]
 
 
 def weight_of_matrix(node: Node, matrix: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -44,9 +44,8 @@ def weight_of_matrix(node: Node, matrix: np.ndarray, weight: np.ndarray) -> np.n
     if node.op_type == "Conv":
         return matrix.reshape(weight.shape)
     if node.op_type == "Gemm":
-        found = matrix[0] / float(attribute(node, "alpha", 1.0))
-        return found if attribute(node, "transB", 0) else found.T
-    turned: np.ndarray = matrix[0].T
+        matrix = matrix / float(attribute(node, "alpha", 1.0))
+    turned: np.ndarray = matrix[0] if attribute(node, "transB", 0) else matrix[0].T
     return turned
 
 
@@ -71,7 +70,7 @@ def output_rows(node: Node, output: np.ndarray, positions: np.ndarray) -> np.nda
 def read_rows(node: Node, read: np.ndarray, kernel: Sequence[int], positions: np.ndarray) -> np.ndarray:
     """Return what the layer reads for the positions: float64 [positions, groups, inputs a group x places]."""
     if node.op_type != "Conv":
-        rows = read[tuple(positions.T)] if positions.shape[1] else read[None]
+        rows: np.ndarray = read[tuple(positions.T)] if positions.shape[1] else read[None]
         return rows.astype(np.float64)[:, None, :]
     groups = int(attribute(node, "group", 1))
     axes = len(kernel)
@@ -84,6 +83,6 @@ def read_rows(node: Node, read: np.ndarray, kernel: Sequence[int], positions: np
     offsets = np.stack(np.meshgrid(*map(np.arange, kernel), indexing="ij"), -1).reshape(-1, axes)
     index = positions[:, None, 1:] * np.array(strides) + offsets[None] * np.array(dilations)
     last = np.moveaxis(padded, 1, -1)
-    found = last[(positions[:, :1], *np.moveaxis(index, -1, 0))]  # [positions, places, channels]
-    rows = found.transpose(0, 2, 1).reshape(len(positions), groups, -1)
-    return rows.astype(np.float64)
+    where = (positions[:, :1], *np.moveaxis(index, -1, 0))
+    found: np.ndarray = last[where].astype(np.float64)  # [positions, places, channels]
+    return found.transpose(0, 2, 1).reshape(len(positions), groups, -1)

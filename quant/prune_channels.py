@@ -73,8 +73,8 @@ def prune_channels(
     threshold: instead of a share: channels that score less than this part of their layer's mean go.
     criterion: "l1" or "l2" norm of the weights that write a channel; "activation": mean |x| times the sum of
     |weight| that reads it; "deviation": the same with the standard deviation of x, since a bias can stand for
-    a mean. The last two need samples (feeds by input name).  scope: "model" takes the share from all layers
-    together: layers with many unimportant channels give more of them, at most LARGEST_SHARE.
+    a mean. The last two need samples (feeds by input name).  scope: "model" takes the share from all channels
+    that may go: layers with many unimportant channels give more of them, at most LARGEST_SHARE.
     Raises UsageError for a criterion without samples, or anything but one of share and threshold.
     """
     right = (threshold is not None and threshold >= 0) if share is None else 0 < share < 1
@@ -173,8 +173,9 @@ def choose_units(
         layers.setdefault(name, []).append(unit)
     gone: set[int] = set()
     everywhere = None
-    if share is not None and scope == "model" and layers:
-        everywhere = float(np.quantile([scores[u] for u in units.layer], share))
+    loose = [scores[unit] for unit in units.layer if unit not in units.pinned]
+    if share is not None and scope == "model" and loose:
+        everywhere = float(np.quantile(loose, share))
     for members in layers.values():
         free = sorted((u for u in members if u not in units.pinned), key=lambda u: (scores[u], u))
         if threshold is not None:

@@ -23,7 +23,7 @@ from edgefuse.errors import UnsupportedError
 from edgefuse.graph import Model, Node, static_shape
 from edgefuse.planner.columns import READS
 from edgefuse.plans import Format
-from edgefuse.quant.compress import Compressed, Request, apply_request
+from edgefuse.quant.compress import Compressed, Request, compress
 from edgefuse.quant.low_rank import Price
 from edgefuse.quant.sparsity_2_4 import supports_2_4
 from edgefuse.quantized import Quantized
@@ -72,78 +72,80 @@ def compress_prepared(
             hint="compress the float model before it is trained with quantizers",
         )
     held = None if samples is None else [samples[i] for i in _spread(len(samples))]
-    work = _Work(judge, precision, max_drop, threads, here)
-    before = work.built(prepared)
-    rows, notes = [], []
-    for number, request in enumerate(requests):
-        progress("compress", number, len(requests))
-        step, row, after = _step(work, prepared, before, request, held)
-        rows.append(row)
-        notes.extend([_told(row), *(f"{request.text}: {note}" for note in step.notes)])
-        if after is not None and not row["declined"]:
-            prepared, before = after
+    steps = _Steps(prepared, judge, precision, max_drop, threads, here)
+    progress("compress", 0, len(requests))
+    compress(prepared.model, requests, steps, held, _price(prepared, precision, threads))
     progress("compress", len(requests), len(requests))
-    return Compression(prepared, tuple(rows), tuple(notes))
+    return Compression(steps.prepared, tuple(steps.rows), tuple(steps.notes))
 
 
 def _spread(count: int) -> range:
     return range(0, count, -(-count // COMPRESSION_SAMPLES))
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    judge: Judge
-    precision: str
-    max_drop: float
-    threads: int
-    here: bool
+class _Steps:
+    """The judge of the steps: holds the model that was reached, and a row for each step."""
 
-    def built(self, prepared: Prepared) -> Built:
+    def __init__(
+        self, prepared: Prepared, judge: Judge, precision: str, max_drop: float, threads: int, here: bool
+    ) -> None:
+        self.prepared = prepared
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self._judge, self._here = judge, here
+        self._precision, self._max_drop, self._threads = precision, max_drop, threads
+        self._before = self._built(prepared)
+
+    def refuses(self, request: Request) -> str:
+        device = self.prepared.target.device
+        if request.kind == "sparsity" and not supports_2_4(device.compute_capability):
+            return f"{device.name} skips no zeros (a GPU of compute capability 8.0 does)"
+        return ""
+
+    def sized(self, model: Model) -> Model:
+        return (
+            self.prepared.costed if model is self.prepared.model else with_model(self.prepared, model).costed
+        )
+
+    def takes(self, step: Compressed, why_not: str) -> bool:
+        smaller = self.prepared if why_not else with_model(self.prepared, step.model)
+        row = step.figures(self.prepared.costed, smaller.costed)
+        if not why_not:
+            built = self._built(smaller)
+            row.update(self._compared(built))
+            drop = built.accuracy.drop
+            if not drop <= self._max_drop:
+                why_not = f"it loses {drop:.4g} of {built.accuracy.metric} (allowed {self._max_drop:g})"
+            else:
+                self.prepared, self._before = smaller, built
+        row["declined"] = why_not
+        self.rows.append(row)
+        self.notes.extend([_told(row), *(f"{step.request.text}: {note}" for note in step.notes)])
+        return not why_not
+
+    def _built(self, prepared: Prepared) -> Built:
         """Return the float payload of a model, judged."""
-        plan = float_plan(prepared, self.precision, self.threads)
+        plan = float_plan(prepared, self._precision, self._threads)
         built = lower_payload("float", prepared, plan, Quantized())
-        built.accuracy = replace(self.judge, prepared=prepared).compare(built, self.here)
+        built.accuracy = replace(self._judge, prepared=prepared).compare(built, self._here)
         return built
 
-
-def _step(
-    work: _Work, prepared: Prepared, before: Built, request: Request, samples: Sequence[Feeds] | None
-) -> tuple[Compressed, dict[str, Any], tuple[Prepared, Built] | None]:
-    """Return what was done, its row of the report, and the smaller model where there is one."""
-    capability = prepared.target.device.compute_capability
-    if request.kind == "sparsity" and not supports_2_4(capability):
-        why = f"{prepared.target.device.name} skips no zeros (a GPU of compute capability 8.0 does)"
-        step = Compressed(request, prepared.model)
-        return step, {**step.figures(prepared.costed, prepared.costed), "declined": why}, None
-    price = _price(prepared, work.precision, work.threads)
-    step = apply_request(prepared.model, request, samples, price, prepared.costed)
-    smaller = with_model(prepared, step.model)
-    row: dict[str, Any] = step.figures(prepared.costed, smaller.costed)
-    if not step.changed:
-        return step, {**row, "declined": "nothing in the model could be changed"}, None
-    built = work.built(smaller)
-    row.update(_compared(work, prepared, before, built))
-    drop = built.accuracy.drop
-    over = "" if drop <= work.max_drop else f"it loses {drop:.4g} of {built.accuracy.metric}"
-    row["declined"] = f"{over} (allowed {work.max_drop:g})" if over else ""
-    return step, row, (smaller, built)
-
-
-def _compared(work: _Work, prepared: Prepared, before: Built, after: Built) -> dict[str, Any]:
-    """Return milliseconds and the metric, [before, after] each; measured where the target is here."""
-    measured: list[float | None] = [None, None]
-    if work.here:
-        pair = [replace(before, id="before"), replace(after, id="after")]
-        race_payloads(pair, prepared, work.judge.example, work.threads)
-        measured = [built.ms for built in pair]
-    return {
-        "predicted_ms": [before.plan.predicted_ms, after.plan.predicted_ms],
-        "measured_ms": measured,
-        "metric": after.accuracy.metric,
-        "value": [before.accuracy.value, after.accuracy.value],
-        "drop": [before.accuracy.drop, after.accuracy.drop],
-        "samples": after.accuracy.samples,
-    }
+    def _compared(self, after: Built) -> dict[str, Any]:
+        """Return milliseconds and the metric, [before, after] each; measured where the target is here."""
+        before = self._before
+        measured: list[float | None] = [None, None]
+        if self._here:
+            pair = [replace(before, id="before"), replace(after, id="after")]
+            race_payloads(pair, self.prepared, self._judge.example, self._threads)
+            measured = [built.ms for built in pair]
+        return {
+            "predicted_ms": [before.plan.predicted_ms, after.plan.predicted_ms],
+            "measured_ms": measured,
+            "metric": after.accuracy.metric,
+            "value": [before.accuracy.value, after.accuracy.value],
+            "drop": [before.accuracy.drop, after.accuracy.drop],
+            "samples": after.accuracy.samples,
+        }
 
 
 def _told(row: Mapping[str, Any]) -> str:
