@@ -125,7 +125,7 @@ def test_a_real_mobilenet_keeps_its_meaning(
 def test_an_image_network_that_is_mostly_float_stays_near_its_meaning(
     models: dict[str, Model], photos: list[Path]
 ) -> None:
-    """Its 26 norms hold some 150 pairs that no target runs in int8: their rounding goes, that of Convs stays."""
+    """Its norms hold some 150 pairs that no target runs in int8: their rounding goes, that of Convs stays."""
     case = import_model(models["transform"], scheme_of(resolve_target("x86-avx512-vnni")))
     assert case.kept.weights == TRANSFORM[1]
     style = judge_session(model_to_bytes(models["predict"]))
