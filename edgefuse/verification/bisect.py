@@ -65,7 +65,7 @@ class Bisection:
             )
         own = "" if self.own_db is None else f"; the region alone has {_db(self.own_db)}"
         return (
-            f"region {self.group.id}: {' + '.join(self.group.sources)} ({'+'.join(self.group.operators)}), "
+            f"region {self.group.id}: {_name(self.group)} ({'+'.join(self.group.operators)}), "
             f"{self.group.precision}",
             f"{self.after.output}: {_db(self.before.sqnr_db)} before it, {_db(self.after.sqnr_db)} with it "
             f"(limit {self.limit_db:g}, {taken}){own}",
@@ -156,7 +156,7 @@ def _worst(count: int, rows: Sequence[OutputError]) -> Step:
 
 def _suggestion(found: Bisection) -> str:
     assert found.group is not None
-    name = " + ".join(found.group.sources)
+    name = _name(found.group)
     if found.after.sqnr_db == -math.inf:
         return f"{name} overflows in {found.group.precision}: keep it in float32"
     if found.before.sqnr_db - found.after.sqnr_db < _GRADUAL_DB:
@@ -170,6 +170,12 @@ def _suggestion(found: Bisection) -> str:
         f"keep {name} in float (a smaller --max-drop makes the build do so), or calibrate on data that "
         "reaches the range it sees here"
     )
+
+
+def _name(group: Group) -> str:
+    """Return the user's name of the group's first node, and how many more it holds."""
+    more = f" and {len(group.sources) - 1} more" if len(group.sources) > 1 else ""
+    return f"{group.sources[0]}{more}"
 
 
 def _db(value: float) -> str:

@@ -59,7 +59,8 @@ class OutputError:
     infinity where shapes differ or a NaN stands in one of them only.  sqnr_db: the same in dB.
     max_relative_error: largest |difference| / largest |reference|.
     worst_group: label of the worst channel group (see `channel_groups`), with its relative error and dB.
-    note: why the figures say nothing, or "".
+    note: why the figures say nothing, or "".  group_errors: relative error of each channel group, in the
+    order of `channel_groups`; empty where there is one group.
     """
 
     name: str
@@ -69,6 +70,7 @@ class OutputError:
     worst_group_relative_error: float
     groups: int
     note: str = ""
+    group_errors: tuple[float, ...] = ()
 
     @property
     def sqnr_db(self) -> float:
@@ -91,6 +93,7 @@ class OutputError:
             "worst_group_relative_error": _json(self.worst_group_relative_error),
             "worst_group_sqnr_db": _json(self.worst_group_sqnr_db),
             "groups": self.groups,
+            "groups_sqnr_db": [_json(decibels(error)) for error in self.group_errors],
             "exact": self.max_relative_error == 0.0,
             "note": self.note,
         }
@@ -164,6 +167,7 @@ class _Sums:
             self.labels[worst],
             errors[worst],
             len(errors),
+            group_errors=tuple(errors) if len(errors) > 1 else (),
         )
 
 

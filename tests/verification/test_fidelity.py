@@ -228,3 +228,21 @@ def test_decibels() -> None:
     assert decibels(1.0) == 0.0
     assert decibels(0.0) == math.inf
     assert decibels(math.inf) == -math.inf
+
+
+def test_every_channel_group_is_told_by_its_own_ratio() -> None:
+    wanted = np.ones((1, 3, 10))
+    got = wanted.copy()
+    got[:, 1] *= 1.1
+    got[:, 2] *= 1.01
+    (row,) = errors((got, wanted)).results()
+    told = row.as_json()["groups_sqnr_db"]
+    assert told[0] is None, "equal: no finite ratio"
+    assert told[1:] == pytest.approx([20.0, 40.0])
+    assert row.worst_group == "y[:, 1]"
+
+
+def test_one_group_has_no_list() -> None:
+    (row,) = errors((np.ones((1, 5)), np.zeros((1, 5)))).results()
+    assert row.group_errors == ()
+    assert row.as_json()["groups_sqnr_db"] == []
