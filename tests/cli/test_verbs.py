@@ -262,13 +262,27 @@ def test_run_simulates_a_device_that_is_not_here(cli: Cli, work: Path, vnni_arti
             np.testing.assert_array_equal(found[name], wanted[name])
 
 
-def test_an_artifact_for_this_machine_can_be_simulated_too(
-    cli: Cli, work: Path, host_artifact: Path
-) -> None:
+def test_an_artifact_for_this_machine_can_be_simulated_too(cli: Cli, work: Path, host_artifact: Path) -> None:
     result = cli("run", host_artifact, "--input", "in.npz", "--output", "o.npz", "--simulate")
     assert result.code == 0, result
     with np.load(work / "o.npz") as found:
         assert found["y"].dtype == np.float32
+
+
+def test_verify_prints_three_levels_and_bisect_the_region(cli: Cli, work: Path, host_artifact: Path) -> None:
+    found = cli("verify", host_artifact, "--model", "net.onnx", "--data", "calib.npz")
+    assert found.code == 0, found
+    assert "regions: " in found.out
+    assert "stress: NaN policy" in found.out
+    for level in (1, 2, 3):
+        assert f"level {level}: passed" in found.out
+    searched = cli("verify", host_artifact, "--bisect", "--data", "calib.npz", "--model", "net.onnx")
+    assert searched.code == 0, searched
+    assert "no output is below 20 dB" in searched.out
+    assert "level" not in searched.out
+    refused(
+        cli("verify", host_artifact, "--bisect", "--max-drop", "0.1", "--model", "net.onnx"), 2, "--bisect"
+    )
 
 
 def test_verify_passes_and_the_function_says_the_same(cli: Cli, work: Path, host_artifact: Path) -> None:
