@@ -1,6 +1,8 @@
 # Everything needs only Python >= 3.10 (with its venv module) and make; the first target run installs into .venv.
 #   make demo     a trained model: planned, quantized, verified, packed, loaded and measured on this machine
-#   make test     every test          make check    format, lint, types, fast tests (before each commit)
+#   make test     every test but conformance (under 10 minutes on 2 cores)
+#   make test-conformance  every operator case of the onnx wheel: executor, lowering, OpenVINO
+#                                     make check    format, lint, types, fast tests (before each commit)
 #   make format   ruff format         make zoo      trained models out of published wheels, into zoo/
 #   make bench-host  the float artifact raced against OpenVINO on the same file, at one thread (table and JSON)
 #   make clean    remove what the commands above made (.venv stays)
@@ -19,20 +21,23 @@ $(shell rm -f $(STAMP))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check format zoo bench-host install clean
+.PHONY: demo test test-conformance check format zoo bench-host install clean
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(PYTEST)
+	$(PYTEST) --ignore=tests/conformance
+
+test-conformance: $(STAMP)
+	$(PYTEST) tests/conformance
 
 check: $(STAMP)
 	$(RUFF_FORMAT) --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p edgefuse -p edgefuse.targets -p edgefuse.quant -p edgefuse.firmware_scripts
 	$(BIN)/mypy examples benchmarks
-	$(PYTEST) -q -m "not slow"
+	$(PYTEST) -q -m "not slow" --ignore=tests/conformance
 
 format: $(STAMP)
 	$(RUFF_FORMAT) .
