@@ -385,3 +385,17 @@ def test_an_output_with_a_pair_keeps_its_name_and_its_steps() -> None:
     (wanted,), (got,) = Reference(original).run(feeds).values(), mine.values()
     np.testing.assert_allclose(got / np.float32(0.1), np.rint(got / 0.1), atol=1e-4)
     assert np.abs(got - wanted).max() <= 0.1001
+
+
+def test_a_grid_stays_on_the_tensor_that_a_pass_puts_in_its_place() -> None:
+    """A BatchNorm's result has the grid; once it is folded, the convolution's result is that tensor."""
+    b = Build(seed=10)
+    x = pair(b, b.x([1, 4, 5, 5]), 0.02, 100, np.uint8)
+    one = dequantized(b, b.rng.integers(-127, 128, (4, 4, 1, 1)), np.float32(0.01), 0)
+    two = dequantized(b, b.rng.integers(-127, 128, (2, 4, 1, 1)), np.float32(0.02), 0)
+    inner = b.op("Relu", b.bn(b.op("Conv", x, one, name="one"), 4))
+    y = b.op("Conv", pair(b, inner, 0.03, 0, np.uint8), two, name="two")
+    case = import_model(b.y(y).model(), EIGHT)
+    assert [n.op_type for n in case.model.graph] == ["Clip", "Conv", "Clip", "Conv"]
+    scales = [a.scale for a in case.kept.quantized.activations.values()]
+    assert scales == [float(np.float32(0.02)), float(np.float32(0.03))]
