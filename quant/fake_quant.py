@@ -8,32 +8,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgefuse.graph import Model, Node, Value, add_constant, add_node, clone_model
+from edgefuse.graph import DataType, Model, Node, TensorType, Value, add_constant, add_node, clone_model, constant
 from edgefuse.lowering import apply_biases
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized, QuantizedActivation
 
-__all__ = ["fake_quantize", "simulated_graph"]
+__all__ = ["cast", "fake_quantize", "simulated_graph"]
 
 
 def fake_quantize(before: Node, value: Value, parameters: QuantizedActivation, stem: str) -> Value:
     """Return a value that holds `value` rounded to the grid of `parameters`; its nodes stand before `before`.
 
-    clamp(round_half_even(x / scale), low - zero point, high - zero point) * scale
+    clamp(round_half_even(x / scale), low - zero point, high - zero point) * scale, in float32; the result has
+    the dtype of `value`.
     """
     graph = before.graph
     assert graph is not None
+    narrow = value.dtype is not None and value.dtype != DataType.FLOAT
+    wide = cast(before, value, DataType.FLOAT, stem) if narrow else value
 
     def const(number: float, what: str) -> Value:
         return add_constant(graph, np.array(number, np.float32), f"{stem}_{what}")
 
     def step(op: str, *inputs: Value) -> Value:
-        return add_node(before, op, inputs, like=value, stem=f"{stem}_{op.lower()}").outputs[0]
+        return add_node(before, op, inputs, like=wide, stem=f"{stem}_{op.lower()}").outputs[0]
 
     scale = const(parameters.scale, "scale")
     low = const(parameters.low - parameters.zero_point, "low")
     high = const(parameters.high - parameters.zero_point, "high")
-    return step("Mul", step("Clip", step("Round", step("Div", value, scale)), low, high), scale)
+    rounded = step("Mul", step("Clip", step("Round", step("Div", wide, scale)), low, high), scale)
+    return cast(before, rounded, value.dtype, stem) if narrow and value.dtype is not None else rounded
+
+
+def cast(before: Node, value: Value, dtype: DataType, stem: str) -> Value:
+    """Return `value` in another dtype; the Cast stands before `before`."""
+    made = add_node(before, "Cast", [value], {"to": int(dtype)}, like=value, stem=f"{stem}_cast").outputs[0]
+    made.type = TensorType(dtype)
+    return made
 
 
 def simulated_graph(model: Model, plan: Plan, quantized: Quantized) -> Model:
@@ -63,7 +74,9 @@ def _round_inputs(node: Node, inside: set[int], quantized: Quantized, shared: di
             continue
         weight = quantized.weights.get((node.name or "", index))
         if weight is not None:
-            made = add_constant(graph, weight.dequantized(), f"{value.name}_rounded")
+            held, real = constant(value), weight.dequantized()
+            real = real if held is None else real.astype(held.dtype)
+            made = add_constant(graph, real, f"{value.name}_rounded")
             node.replace_input_with(index, made)
             continue
         parameters = quantized.activations.get(value.name or "")

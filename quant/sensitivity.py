@@ -8,7 +8,7 @@ square of each output (each output counts the same).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,12 @@ from edgefuse.graph import (
 )
 from edgefuse.graph.reference import judge_session
 from edgefuse.quant.calibrate import Range
-from edgefuse.quant.fake_quant import fake_quantize
+from edgefuse.quant.fake_quant import cast, fake_quantize
 from edgefuse.quant.quantize import activation_parameters
 from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.weights import quantize_node_weight
 
-__all__ = ["measure_losses"]
+__all__ = ["measure_channel_losses", "measure_losses"]
 
 _SWITCH = "edgefuse_switch_"
 
@@ -53,20 +53,66 @@ def measure_losses(
     Weights and input activation of the node are quantized, everything else is float32 in ONNX Runtime with
     its optimiser off. progress: called with the number of nodes done.
     """
+    losses = {}
+    for name, clean, noisy in _switched(model, nodes, ranges, scheme, samples):
+        losses[name] = _relative_error(clean, noisy)
+        if progress is not None:
+            progress(len(losses))
+    return losses
+
+
+def measure_channel_losses(
+    model: Model,
+    nodes: Sequence[str],
+    ranges: Mapping[str, Range],
+    scheme: Scheme,
+    samples: Sequence[Mapping[str, np.ndarray]],
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return the same error kept apart: node name -> float output's name -> float64 [channels].
+
+    Channels are the indices of axis 1 of an output with three axes or more; any other output is one channel.
+    A channel that is all zero is held against the whole output.
+    """
+    losses: dict[str, dict[str, np.ndarray]] = {}
+    outputs = _float_outputs(model)
+    for name, clean, noisy in _switched(model, nodes, ranges, scheme, samples):
+        losses[name] = {
+            output: _channel_error([c[k] for c in clean], [n[k] for n in noisy])
+            for k, output in enumerate(outputs)
+        }
+    return losses
+
+
+def _switched(
+    model: Model,
+    nodes: Sequence[str],
+    ranges: Mapping[str, Range],
+    scheme: Scheme,
+    samples: Sequence[Mapping[str, np.ndarray]],
+) -> Iterator[tuple[str, list[list[np.ndarray]], list[list[np.ndarray]]]]:
+    """Yield (node name, outputs of each sample in float, the same with only this node in int8)."""
     probed = [name for name in nodes if _input_name(model, name) in ranges]
     if not probed or not samples:
-        return {}
+        return
     session, outputs = _probe_session(model, probed, ranges, scheme)
     off = {_SWITCH + str(i): np.zeros((), np.float32) for i in range(len(probed))}
     clean = [session.run(outputs, {**feeds, **off}) for feeds in samples]
-    losses = {}
     for i, name in enumerate(probed):
         on = {**off, _SWITCH + str(i): np.ones((), np.float32)}
-        noisy = [session.run(outputs, {**feeds, **on}) for feeds in samples]
-        losses[name] = _relative_error(clean, noisy)
-        if progress is not None:
-            progress(i + 1)
-    return losses
+        yield name, clean, [session.run(outputs, {**feeds, **on}) for feeds in samples]
+
+
+def _channel_error(clean: Sequence[np.ndarray], noisy: Sequence[np.ndarray]) -> np.ndarray:
+    """Return mean square of the difference / mean square of the reference, by channel."""
+    shape = clean[0].shape
+    channels = shape[1] if len(shape) > 2 else 1
+    power, error = np.zeros(channels), np.zeros(channels)
+    for wanted, got in zip(clean, noisy, strict=True):
+        rows = wanted.astype(np.float64).reshape(shape[0] if channels > 1 else 1, channels, -1)
+        power += np.square(rows).sum(axis=(0, 2))
+        error += np.square(got.astype(np.float64).reshape(rows.shape) - rows).sum(axis=(0, 2))
+    power = np.where(power > 0, power, power.mean())
+    return np.divide(error, power, out=np.zeros(channels), where=power > 0)
 
 
 def _input_name(model: Model, node_name: str) -> str:
@@ -102,11 +148,14 @@ def _probe_session(
         assert activation is not None
         _switch_activation(node, activation, ranges[activation.name or ""], scheme, switch)
         _switch_weight(node, scheme, switch)
-    float_outputs = [
-        v.name or "" for v in copy.graph.outputs if v.dtype is not None and v.dtype.is_floating_point()
-    ]
-    names = float_outputs or [v.name or "" for v in copy.graph.outputs]
+    names = _float_outputs(copy) or [v.name or "" for v in copy.graph.outputs]
     return judge_session(model_to_bytes(copy)), names
+
+
+def _float_outputs(model: Model) -> list[str]:
+    return [
+        v.name or "" for v in model.graph.outputs if v.dtype is not None and v.dtype.is_floating_point()
+    ]
 
 
 def _switch_activation(node: Node, value: Value, found: Range, scheme: Scheme, switch: Value) -> None:
@@ -116,7 +165,14 @@ def _switch_activation(node: Node, value: Value, found: Range, scheme: Scheme, s
         return add_node(node, op, inputs, like=value, stem=f"{stem}_{op.lower()}").outputs[0]
 
     rounded = fake_quantize(node, value, activation_parameters(found, scheme), stem)
+    switch = _in_dtype_of(node, switch, value)
     node.replace_input_with(0, step("Add", value, step("Mul", switch, step("Sub", rounded, value))))
+
+
+def _in_dtype_of(node: Node, switch: Value, value: Value) -> Value:
+    if value.dtype is None or value.dtype == switch.dtype:
+        return switch
+    return cast(node, switch, value.dtype, f"{node.name}_probe_switch")
 
 
 def _switch_weight(node: Node, scheme: Scheme, switch: Value) -> None:
@@ -128,6 +184,7 @@ def _switch_weight(node: Node, scheme: Scheme, switch: Value) -> None:
     difference = add_constant(
         graph, (quantized.dequantized() - weight).astype(weight.dtype), f"{node.name}_probe_dw"
     )
+    switch = _in_dtype_of(node, switch, difference)
     scaled = add_node(
         node, "Mul", [switch, difference], like=node.inputs[1], stem=f"{node.name}_probe_scaled"
     )

@@ -52,13 +52,13 @@ class Visitor(Protocol):
 
 
 def rounded_to_grid(array: np.ndarray, parameters: QuantizedActivation) -> np.ndarray:
-    """Return the activation on its integer grid, as `simulated_graph` computes it in float32."""
+    """Return the activation on its integer grid in its own dtype; computed in float32, as a device does."""
     scale = np.float32(parameters.scale)
     low, high = parameters.low - parameters.zero_point, parameters.high - parameters.zero_point
-    steps: np.ndarray = np.rint(array / scale)
+    steps: np.ndarray = np.rint(array / scale)  # float32 of float16 too
     np.clip(steps, np.float32(low), np.float32(high), out=steps)
     steps *= scale
-    return steps
+    return steps.astype(array.dtype, copy=False)
 
 
 def walk(
@@ -128,7 +128,8 @@ class _Walk:
             shift = self._visitor.shift(node, writes[0], written[0])
             if shift is not None:
                 written[0] = [array + shift.astype(array.dtype) for array in written[0]]
-        for value, mine, theirs in zip(node.outputs, writes, written, strict=True):
+        named = [value for value in node.outputs if value.name]
+        for value, mine, theirs in zip(named, writes, written, strict=True):
             self._floats[id(value)], self._rounded[id(value)] = mine, theirs
 
     def _read(self, held: dict[int, Arrays], value: Value | None) -> Arrays | None:
@@ -172,10 +173,12 @@ class _NodeRunner:
         self._names: list[str] = []
 
     def run(self, node: Node, inputs: Sequence[np.ndarray | None]) -> Arrays:
+        """Return what the node writes, without the outputs that it leaves out."""
         if node is not self._node:
             self._open(node, inputs)
         if self._session is None:
-            return [np.asarray(a) for a in evaluate_node(node, inputs, self._version)]
+            made = evaluate_node(node, inputs, self._version)
+            return [np.asarray(a) for v, a in zip(node.outputs, made, strict=False) if v.name]
         feeds = {name: a for name, a in zip(self._names, inputs, strict=True) if a is not None}
         return list(self._session.run(None, feeds))
 

@@ -41,7 +41,7 @@ from edgefuse.compose.planning import (
     repair_prepared,
     round_prepared,
 )
-from edgefuse.compose.prepare import Prepared, find_target, load_model, prepare, tensor_info
+from edgefuse.compose.prepare import Prepared, PreparedFeeds, find_target, load_model, prepare, tensor_info
 from edgefuse.compose.regions import REGION_SAMPLES
 from edgefuse.compose.reporting import build_report, report_path
 from edgefuse.compose.reversion import level_one, revert_failing
@@ -272,7 +272,7 @@ class _Build:
                 self.notes.append("no --calib: no int8")
                 return None
             calibration = made_up_data(prepared, PROBE_SAMPLES)
-        samples = _Feeds(calibration)
+        samples = PreparedFeeds(prepared.model, _Feeds(calibration))
         repairs = RepairLog()
         if prepared.imported is None:
             prepared, repairs = repair_prepared(prepared, samples, self.progress)

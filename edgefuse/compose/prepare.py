@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from edgefuse.backend import Backend, load_backend
 from edgefuse.compose.interface import check_inputs, check_shapes
@@ -24,7 +27,7 @@ from edgefuse.quant.imported import ImportedQuantization, find_imported
 from edgefuse.quant.strip_quantizers import Stripped, strip_quantizers
 from edgefuse.runtime.tensors import TensorInfo
 
-__all__ = ["Prepared", "find_target", "load_model", "prepare", "tensor_info"]
+__all__ = ["Prepared", "PreparedFeeds", "find_target", "load_model", "prepare", "tensor_info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,28 @@ class Prepared:
     unrounded: Model | None = None
 
 
+class PreparedFeeds(Sequence[Mapping[str, np.ndarray]]):
+    """Samples in the user's dtypes, given in those that `model`'s inputs have; nothing is kept.
+
+    A runtime may read no uint8 or int64 inputs: its backend's `prepare` made them int32.
+    """
+
+    def __init__(self, model: Model, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self._dtypes = {info.name: np.dtype(info.dtype) for info in map(tensor_info, model.graph.inputs)}
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._cast(feeds) for feeds in self._samples[index]]
+        return self._cast(self._samples[index])
+
+    def _cast(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(a, self._dtypes.get(name, a.dtype)) for name, a in feeds.items()}
+
+
 def find_target(name: str) -> Target:
     """Return the target called `name`; "host" is this machine."""
     return probe_host() if name == "host" else resolve_target(name)
@@ -70,14 +95,21 @@ def load_model(path: str, shapes: Mapping[str, Sequence[int]]) -> Model:
     return original
 
 
-def prepare(original: Model, target: Target, sizes: Mapping[str, Sequence[int]] | None = None) -> Prepared:
+def prepare(
+    original: Model,
+    target: Target,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    backend: Backend | None = None,
+) -> Prepared:
     """Return an imported model made ready for `target`.
 
     sizes: of one calibration sample; costs are counted with them, and a target that needs fixed shapes takes
     them. Without, an open batch is 1, and other open sizes are an InputError on such a target.
-    `original` gets the fixed shapes too: they are what the artifact promises.
+    `original` gets the fixed shapes too: they are what the artifact promises.  backend: of the target's family;
+    None loads it. A family that has only a scheme yet can be planned with another's rules.
     """
-    backend = load_backend(target.family)
+    backend = backend if backend is not None else load_backend(target.family)
     notes = []
     if target.runtime.static_shapes:
         notes.extend(fix_sizes(original, sizes or {}, target.string))
