@@ -22,8 +22,10 @@ import numpy as np
 
 from edgefuse.errors import InternalError, ToolMissingError, UnsupportedError
 from edgefuse.graph import (
+    DataType,
     Model,
     Node,
+    TensorType,
     Value,
     add_constant,
     add_node,
@@ -93,16 +95,26 @@ def _fake_quantize(before: Node, value: Value, parameters: QuantizedActivation) 
     ]
     producer = value.producer()
     anchor = before if producer is None else _first_after(producer, before)
+    wide = _cast(anchor, value, DataType.FLOAT)
     made = add_node(
         anchor,
         "FakeQuantize",
-        [value, *limits, *limits],
+        [wide, *limits, *limits],
         {"levels": levels},
-        like=value,
+        like=wide,
         stem=f"{value.name}{FAKE_QUANTIZE_SUFFIX}",
         domain=_DOMAIN,
         sources=[before],
     )
+    return _cast(anchor, made.outputs[0], value.dtype)
+
+
+def _cast(before: Node, value: Value, dtype: DataType | None) -> Value:
+    """Return `value` in `dtype`: ranges and scales are float32, and a float16 model reads float16."""
+    if dtype is None or value.dtype in (None, dtype):
+        return value
+    made = add_node(before, "Cast", [value], {"to": int(dtype)}, like=value, stem=f"{value.name}_cast")
+    made.outputs[0].type = TensorType(dtype)
     return made.outputs[0]
 
 
@@ -130,7 +142,8 @@ def _weight(node: Node, value: Value, weight: QuantizedWeight) -> Value:
     made = add_node(
         node, "DequantizeLinear", inputs, attributes, like=value, stem=f"{stem}_dq", sources=[node]
     )
-    return made.outputs[0]
+    made.outputs[0].type = TensorType(DataType.FLOAT)
+    return _cast(node, made.outputs[0], value.dtype)
 
 
 def write_ir(model: Model) -> tuple[bytes, bytes]:
