@@ -301,6 +301,9 @@ class _Finder:
             return
         place = places.pop()
         size = out[place]
+        if not isinstance(size, int):
+            self._pin_reads(node, "has an output of unknown size")
+            return
         wide = [h.units for _, h in tracked if len(h.units) == size]
         for value, held in running:
             self._check_operand(node, value, held, place, wide)
@@ -308,8 +311,8 @@ class _Finder:
             return
         for units in wide[1:]:
             self._join(wide[0], units)
-        for index, value in enumerate(node.inputs):
-            array = constant(value)
+        for index, operand in enumerate(node.inputs):
+            array = constant(operand)
             if array is not None and array.ndim >= -place and array.shape[place] == size and size > 1:
                 self._found.slices.append((node, index, array.ndim + place, wide[0]))
         self._give(node.outputs[0], len(out) + place, wide[0])
@@ -421,7 +424,8 @@ class _Finder:
         read, shape = self._of(node.inputs[0]), dims(node.inputs[0])
         if read is None:
             return
-        sizes = [(dims(v) or {})[read.axis] if dims(v) else None for v in node.outputs]
+        shapes = [dims(v) for v in node.outputs]
+        sizes = [None if found is None else found[read.axis] for found in shapes]
         if shape is None or not all(isinstance(s, int) for s in sizes):
             self._unknown(node)
         elif int(attribute(node, "axis", 0)) % len(shape) != read.axis:

@@ -85,4 +85,5 @@ def read_rows(node: Node, read: np.ndarray, kernel: Sequence[int], positions: np
     last = np.moveaxis(padded, 1, -1)
     where = (positions[:, :1], *np.moveaxis(index, -1, 0))
     found: np.ndarray = last[where].astype(np.float64)  # [positions, places, channels]
-    return found.transpose(0, 2, 1).reshape(len(positions), groups, -1)
+    turned: np.ndarray = found.transpose(0, 2, 1).reshape(len(positions), groups, -1)
+    return turned

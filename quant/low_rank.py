@@ -83,7 +83,7 @@ def low_rank(
             matrix = _matrix(node)
             assert matrix is not None
             _take_place(node, _thin_pair(copy, node, matrix.shape[1], ranks[node.name][0]))
-    _fill(model, copy, ranks, _moments(model, ranks, samples) if samples else {})
+    _fill(model, copy, ranks, _moments(model, ranks, samples) if samples and ranks else {})
     return Factored(copy, ranks, refused)
 
 
@@ -153,8 +153,8 @@ def _matrix(node: Node) -> np.ndarray | None:
         return None
     if node.op_type == "Gemm":
         exact = exact * float(attribute(node, "alpha", 1.0))
-        return exact if attribute(node, "transB", 0) else exact.T
-    return exact.T
+    found: np.ndarray = exact if attribute(node, "transB", 0) else exact.T
+    return found
 
 
 def _thin_pair(model: Model, node: Node, inputs: int, rank: int) -> tuple[Node, Node]:
@@ -252,11 +252,12 @@ def _fill(
     whole = {node.name: node for node in model.graph}
     biases: dict[str, np.ndarray] = {}
     for node in list(copy.graph):
-        if node.name not in ranks:
+        name = node.name or ""
+        if name not in ranks:
             continue
-        matrix = _matrix(whole[node.name])
+        matrix = _matrix(whole[name])
         assert matrix is not None
-        u, v, shift = factorize(matrix, ranks[node.name][0], moments.get(node.name))
+        u, v, shift = factorize(matrix, ranks[name][0], moments.get(name))
         first = node.inputs[0].producer()  # type: ignore[union-attr]
         assert first is not None
         for target, factor in ((first, v), (node, u)):
@@ -311,7 +312,7 @@ def _moments(
     for node in model.graph:
         value = input_value(node, 0)
         if node.name in ranks and value is not None:
-            reads[node.name] = value
+            reads[node.name or ""] = value
             sinks.setdefault(value.name or "", _Moments(1 if node.op_type == "Conv" else -1))
     observe(model, sinks, samples)
     found = {name: sinks[value.name or ""] for name, value in reads.items()}
