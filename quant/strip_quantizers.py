@@ -32,6 +32,7 @@ from edgefuse.graph import (
 )
 from edgefuse.graph.edit import GRID_KEY
 from edgefuse.quant.grids import Grid, ImportedWeight
+from edgefuse.quant.open_integer_operators import open_integer_operators
 from edgefuse.quant.value_bounds import value_bounds
 
 __all__ = ["Stripped", "strip_quantizers"]
@@ -104,7 +105,7 @@ def strip_quantizers(model: Model) -> Stripped:
     2. the same behind QuantizeLinear of a constant (fake-quantized weights).  3. QuantizeLinear and the
     DequantizeLinear nodes that read it with the same parameters, one scale a tensor; a Clip stays where the
     values may leave the range by more than half a step.  4. as 3, with reshapes, transposes, slices and max
-    pooling of the integers in between.
+    pooling of the integers in between. QLinearConv and QLinearMatMul of constants are opened first.
     Leaves, with a note: 5. DequantizeLinear of integers that come from elsewhere (a quantized graph input):
     its result is known to lie on its grid.  6. integers that an integer operator or the user reads.
     7. scales that are computed, one a channel of an activation, not positive, or of a float type.
@@ -112,6 +113,7 @@ def strip_quantizers(model: Model) -> Stripped:
     Raises UnsupportedError for scales by block (`block_size`), naming the node.
     """
     _refuse_blocks(model)
+    open_integer_operators(model)
     found = Stripped()
     for node in list(model.graph):
         if node.op_type == "DequantizeLinear" and node.domain in ("", "ai.onnx"):

@@ -249,3 +249,43 @@ def test_a_stripped_pair_is_off_by_half_a_step_at_most(scale: float, zero: int, 
     plain, _ = stripped_of(model)
     difference = np.abs(run(plain, x=values) - run(model, x=values))
     assert difference.max() <= np.float32(scale) * (0.5 + 1e-3)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_fused_integer_operators_are_opened(bias: bool) -> None:
+    b = Build(seed=12)
+    x_grid = [b.w(np.float32(0.02)), b.w(100, dtype=np.uint8)]
+    y_grid = [b.w(np.float32(0.05)), b.w(128, dtype=np.uint8)]
+    z_grid = [b.w(np.float32(0.5)), b.w(120, dtype=np.uint8)]
+    w_scale = b.w(b.rng.uniform(0.001, 0.01, 4))
+    values = b.rng.integers(-127, 128, (4, 3, 1, 1))
+    weight = [b.w(values, dtype=np.int8), w_scale, b.w(np.zeros(4), dtype=np.int8)]
+    extra = [b.w([100, -200, 3000, 4], dtype=np.int32)] if bias else []
+    q = b.op("QuantizeLinear", b.x([1, 3, 4, 4]), *x_grid)
+    c = b.op("QLinearConv", q, *x_grid, *weight, *y_grid, *extra, name="conv")
+    matrix = [
+        b.w(b.rng.integers(-127, 128, (4, 5)), dtype=np.int8),
+        b.w(np.float32(0.01)),
+        b.w(0, dtype=np.int8),
+    ]
+    m = b.op("QLinearMatMul", c, *y_grid, *matrix, *z_grid, name="product")
+    model = b.y(b.op("DequantizeLinear", m, *z_grid)).model()
+    plain, found = stripped_of(model)
+    assert operators(plain) == {"Clip": 3, "Conv": 1, "MatMul": 1}
+    assert [w.values.shape for w in found.weights] == [(4, 3, 1, 1), (4, 5)]
+    assert (found.pairs, found.notes()) == (3, [])
+    sample = b.rng.uniform(-2, 3, (1, 3, 4, 4))
+    wanted, got = run(model, x=sample), run(plain, x=sample)
+    # One step of the output, and what half a step of each inner tensor becomes behind the product.
+    assert np.abs(wanted - got).max() <= 2 * 0.5
+    assert np.abs(wanted).max() > 5
+
+
+def test_an_integer_operator_with_a_computed_weight_stays() -> None:
+    b = Build()
+    grid = [b.w(np.float32(0.02)), b.w(100, dtype=np.uint8)]
+    one, two = (b.op("QuantizeLinear", b.x([3, 3], n), *grid) for n in "ab")
+    y = b.op("QLinearMatMul", one, *grid, two, *grid, *grid)
+    model, found = stripped_of(b.y(b.op("DequantizeLinear", y, *grid)).model())
+    assert operators(model)["QLinearMatMul"] == 1
+    assert found.notes()
