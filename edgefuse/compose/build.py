@@ -19,6 +19,7 @@ import numpy as np
 
 from edgefuse.compose.accumulation import settle_sums
 from edgefuse.compose.accuracy import Judge, open_judge
+from edgefuse.compose.channel_limit import refuse_spoilers
 from edgefuse.compose.compression import compress_prepared
 from edgefuse.compose.decisions import (
     choose_order,
@@ -53,6 +54,7 @@ from edgefuse.quant.compress import compression_requests
 from edgefuse.quantized import Quantized
 from edgefuse.report import Progress, silent
 from edgefuse.runtime.preprocess import Preprocess, read_toml
+from edgefuse.verification.fidelity import WorstGroup
 
 __all__ = ["BuildResult", "build", "build_from_options"]
 
@@ -297,6 +299,11 @@ class _Build:
         budget: float | None = None
         precision = self.options.precision
         refused, reverted = revert_failing(prepared, tables, precision, self.threads, samples, here)
+        if judge.metric == WorstGroup.name:
+            refused, spoiling = refuse_spoilers(
+                prepared, tables, precision, self.threads, samples, refused, self.options.max_drop
+            )
+            reverted += spoiling
         self.notes.extend(row.note() for row in reverted)
         for attempt in range(ROUNDS):
             plan, quantized = int8_plan(prepared, tables, precision, self.threads, budget, refused=refused)

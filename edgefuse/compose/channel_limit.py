@@ -1,8 +1,8 @@
 """A limit on the error of every output channel group, kept by leaving in float the nodes that spoil one.
 
 The mean over an output hides its dead parts: scores in 0..1 beside boxes in 0..640. Where such a limit is
-asked for, the loss of each node is measured by output channel, and of the worst channel the node that adds
-most goes back to float, until the exact reference of the target's arithmetic is within the limit.
+asked for, the loss of each node is measured by output channel, and the nodes that add most to the worst one
+go back to float, until the exact reference of the target's arithmetic is within the limit.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from edgefuse.compose.reversion import Reverted
 from edgefuse.compose.simulate import exact_call
 from edgefuse.graph import Model, source_name
 from edgefuse.graph.reference import Reference
+from edgefuse.plans import Plan
 from edgefuse.quant import repair_after
 from edgefuse.quant.sensitivity import measure_channel_losses
+from edgefuse.quantized import Quantized
 from edgefuse.verification import Call, OutputError, OutputErrors, channel_groups
 from edgefuse.verification.fidelity import decibels
 
-__all__ = ["channel_errors", "refuse_spoilers"]
+__all__ = ["channel_errors", "refuse_spoilers", "spoilers"]
 
 Feeds = Mapping[str, np.ndarray]
 
 # Samples on which channels are judged: losses by channel settle like those by output.
 CHANNEL_SAMPLES = 8
+# What noise does on its way is not in the sum of losses: a round may leave a channel above the limit.
+_ROUNDS = 8
 
 
 def channel_errors(model: Model, candidate: Call, samples: Sequence[Feeds]) -> tuple[OutputError, ...]:
@@ -60,45 +64,71 @@ def refuse_spoilers(
     rows: list[Reverted] = []
     probe = samples[:: max(1, len(samples) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]
     losses: dict[str, dict[str, np.ndarray]] = {}
-    while True:
-        plan, quantized = int8_plan(prepared, tables, precision, threads, None, refused=found)
+    plan, quantized = int8_plan(prepared, tables, precision, threads, None, refused=found)
+    for _ in range(_ROUNDS):
         held = [node for (node, index) in quantized.weights if index == 1]
-        if not held:
-            return found, rows
-        if prepared.imported is None:
-            quantized, _ = repair_after(
-                prepared.model, plan, quantized, samples, tables.scheme, rounding=False
-            )
-        exact = exact_call(prepared.model, plan, quantized, tables.scheme)
-        worst = max(
-            channel_errors(prepared.original, exact, probe),
-            key=lambda row: row.worst_group_relative_error,
-        )
-        if worst.worst_group_relative_error <= limit:
-            return found, rows
+        worst = _worst(prepared, tables, plan, quantized, samples, probe) if held else None
+        if worst is None or worst.worst_group_relative_error <= limit:
+            break
         losses = losses or measure_channel_losses(prepared.model, held, tables.ranges, tables.scheme, probe)
-        node = _spoiler(worst, {name: losses[name] for name in held if name in losses}, held)
+        taken = spoilers({name: losses.get(name, {}) for name in held}, worst, limit)
         why = (
-            f"{worst.worst_group} of the output has {decibels(worst.worst_group_relative_error):.1f} dB with it "
-            f"in int8 (at least {decibels(limit):.1f} asked for)"
+            f"{worst.worst_group} of the output has {decibels(worst.worst_group_relative_error):.1f} dB with "
+            f"it in int8 (at least {decibels(limit):.1f} asked for)"
         )
-        found[node] = why
-        rows.append(_reverted(prepared, node, why))
+        found.update(dict.fromkeys(taken, why))
+        before = plan.predicted_ms
+        plan, quantized = int8_plan(prepared, tables, precision, threads, None, refused=found)
+        lost = plan.predicted_ms - before
+        rows += [Reverted((_source(prepared, name),), why, lost, len(taken)) for name in taken]
+    return found, rows
 
 
-def _spoiler(worst: OutputError, losses: Mapping[str, Mapping[str, np.ndarray]], held: Sequence[str]) -> str:
-    """Return the node that adds most to the worst channel group; the last one where nothing was measured."""
+def _worst(
+    prepared: Prepared,
+    tables: Int8Tables,
+    plan: Plan,
+    quantized: Quantized,
+    samples: Sequence[Feeds],
+    probe: Sequence[Feeds],
+) -> OutputError:
+    """Return the row of the output that holds the worst channel group."""
+    if prepared.imported is None:
+        quantized, _ = repair_after(prepared.model, plan, quantized, samples, tables.scheme, rounding=False)
+    exact = exact_call(prepared.model, plan, quantized, tables.scheme)
+    errors = channel_errors(prepared.original, exact, probe)
+    return max(errors, key=lambda row: row.worst_group_relative_error)
 
-    def added(name: str) -> float:
-        channels = losses[name].get(worst.name)
-        if channels is None:
-            return 0.0
-        labels = list(channel_groups(worst.name, (1, len(channels), 1)))
-        return float(channels[labels.index(worst.worst_group)] if worst.worst_group in labels else channels.max())
 
-    return max(losses, key=added) if losses else held[-1]
+def spoilers(
+    losses: Mapping[str, Mapping[str, np.ndarray]], worst: OutputError, limit: float
+) -> tuple[str, ...]:
+    """Return the nodes to leave in float, at least one: those that add most to the worst channel group.
+
+    losses: node -> output -> relative mean squared error by channel, which add up to what `worst` measured,
+    but for a common factor (repairs take some away, and noise passes through later layers).
+    They are taken in order until what is left of that channel is within `limit`.
+    """
+    added = {name: _at(channels.get(worst.name), worst) for name, channels in losses.items()}
+    total = sum(added.values())
+    if not total or not np.isfinite(worst.worst_group_relative_error):
+        return (next(reversed(added)),) if not total else (max(added, key=added.__getitem__),)
+    allowed = total * (limit / worst.worst_group_relative_error) ** 2
+    taken: list[str] = []
+    for name in sorted(added, key=added.__getitem__, reverse=True):
+        if taken and total <= allowed:
+            break
+        taken.append(name)
+        total -= added[name]
+    return tuple(taken)
 
 
-def _reverted(prepared: Prepared, name: str, why: str) -> Reverted:
-    source = next(source_name(node) for node in prepared.model.graph if node.name == name)
-    return Reverted((source,), why, 0.0, 1)
+def _at(channels: np.ndarray | None, worst: OutputError) -> float:
+    if channels is None:
+        return 0.0
+    labels = list(channel_groups(worst.name, (1, len(channels), 1)))
+    return float(channels[labels.index(worst.worst_group)] if worst.worst_group in labels else channels.max())
+
+
+def _source(prepared: Prepared, name: str) -> str:
+    return next(source_name(node) for node in prepared.model.graph if node.name == name)

@@ -106,8 +106,8 @@ def prepare(
 
     sizes: of one calibration sample; costs are counted with them, and a target that needs fixed shapes takes
     them. Without, an open batch is 1, and other open sizes are an InputError on such a target.
-    `original` gets the fixed shapes too: they are what the artifact promises.  backend: of the target's family;
-    None loads it. A family that has only a scheme yet can be planned with another's rules.
+    `original` gets the fixed shapes too: they are what the artifact promises.  backend: of the target's
+    family; None loads it. A family that has only a scheme yet can be planned with other rules.
     """
     backend = backend if backend is not None else load_backend(target.family)
     notes = []

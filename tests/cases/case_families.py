@@ -7,17 +7,15 @@ weights may be int8 unless the device file says no, with what follows it pointwi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from edgefuse.analysis import summarize
 from edgefuse.backend import YES, Backend, Candidate, Lowered, Probe, Readback, Verdict
 from edgefuse.compose.channel_limit import channel_errors, refuse_spoilers
-from edgefuse.compose.imported import made_up_data
 from edgefuse.compose.planning import (
     Int8Tables,
-    float_plan,
     int8_plan,
     measure_tables,
     repair_prepared,
@@ -29,8 +27,7 @@ from edgefuse.compose.simulate import exact_call
 from edgefuse.device import Target, resolve_target
 from edgefuse.errors import InternalError
 from edgefuse.fusion import POINTWISE
-from edgefuse.graph import Model, Node, clone_model, constant, input_value, source_name
-from edgefuse.graph.reference import Reference
+from edgefuse.graph import Model, Node, clone_model, constant, input_value
 from edgefuse.lowering.float16_range import float16_fault
 from edgefuse.plans import Format, Plan, Precision
 from edgefuse.quant import repair_after
