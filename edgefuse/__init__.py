@@ -71,7 +71,8 @@ def build(model: "Optional[Union[str, os.PathLike[str]]]" = None, **options: Any
     """Build `model` for a device; return a BuildResult with `.artifact`, `.plan` and `.report`.
 
     model: path of an ONNX file.  options: target ("host"), output, calib, eval, metric, max_drop (0.01),
-    precision ("auto" | "fp32" | "fp16" | "int8"), preprocess, labels, shapes (input -> sizes), threads.
+    precision ("auto" | "fp32" | "fp16" | "int8"), preprocess, labels, shapes (input -> sizes), threads,
+    prune ("channels=30%"), low_rank (0.5), sparsity ("2:4").
     What is left out comes from edgefuse.toml in the working folder.
     Raises the errors of edgefuse.errors: InputError, UsageError, UnsupportedError, ToolMissingError.
     """

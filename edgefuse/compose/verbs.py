@@ -40,10 +40,14 @@ def plan_from_options(given: Mapping[str, Any], progress: Progress = silent) -> 
         measure_tables,
         round_prepared,
     )
+    from edgefuse.quant.compress import compression_requests
 
     work = _Build(resolve_options(given), progress)
     prepared, calibration = work._prepare()
     notes = list(prepared.notes)
+    asked = work.options
+    if compression_requests(asked.prune, asked.low_rank, asked.sparsity):
+        notes.append("this is the plan of the whole model: a build compresses it first")
     device = prepared.target.device
     made_up = calibration is None
     if calibration is None and prepared.imported:

@@ -147,3 +147,13 @@ def test_the_configuration_file_supplies_them(tmp_path: Path) -> None:
     (tmp_path / "edgefuse.toml").write_text('low-rank = "half"\n')
     with pytest.raises(InputError, match="cannot be used"):
         with_config(BuildOptions(), frozenset(), tmp_path)
+
+
+def test_a_plan_says_that_it_is_of_the_whole_model(folder: Path) -> None:
+    from edgefuse.compose.verbs import plan_from_options
+
+    plan, notes = plan_from_options({"model": "net.onnx", "target": "jetson-nano", "prune": "channels=50%"})
+    assert any("plan of the whole model" in note for note in notes)
+    plain, notes = plan_from_options({"model": "net.onnx", "target": "jetson-nano"})
+    assert plan.digest == plain.digest
+    assert not any("whole model" in note for note in notes)
