@@ -40,7 +40,7 @@ def default_model() -> Path:
 
 
 def direct(path: Path) -> Any:
-    """Return an inference request of OpenVINO on the file itself, with the options that our payload states."""
+    """Return an inference request of OpenVINO on the file itself, with the options of our payload."""
     import openvino
 
     core = openvino.Core()

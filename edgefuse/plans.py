@@ -147,7 +147,7 @@ class Plan(msgspec.Struct, frozen=True):
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def group_of(self, node: str) -> Group | None:
-        """Return the group that holds the node of this internal or user's name, or writes the tensor; or None."""
+        """Return the group that holds the node (internal or user's name) or writes the tensor, or None."""
         for names in ("nodes", "sources", "writes"):
             for group in self.groups:
                 if node in getattr(group, names):
