@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgefuse.graph import DataType, Model, Node, TensorType, Value, add_constant, add_node, clone_model, constant
+from edgefuse.graph import (
+    DataType,
+    Model,
+    Node,
+    TensorType,
+    Value,
+    add_constant,
+    add_node,
+    clone_model,
+    constant,
+)
 from edgefuse.lowering import apply_biases
 from edgefuse.plans import Plan
 from edgefuse.quantized import Quantized, QuantizedActivation

@@ -153,9 +153,7 @@ def _probe_session(
 
 
 def _float_outputs(model: Model) -> list[str]:
-    return [
-        v.name or "" for v in model.graph.outputs if v.dtype is not None and v.dtype.is_floating_point()
-    ]
+    return [v.name or "" for v in model.graph.outputs if v.dtype is not None and v.dtype.is_floating_point()]
 
 
 def _switch_activation(node: Node, value: Value, found: Range, scheme: Scheme, switch: Value) -> None:

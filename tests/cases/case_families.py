@@ -16,6 +16,7 @@ from edgefuse.backend import YES, Backend, Candidate, Lowered, Probe, Readback, 
 from edgefuse.compose.channel_limit import channel_errors, refuse_spoilers
 from edgefuse.compose.planning import (
     Int8Tables,
+    float_plan,
     int8_plan,
     measure_tables,
     repair_prepared,
@@ -132,6 +133,10 @@ class Settled:
         return min(self.errors, key=lambda row: row.worst_group_sqnr_db).worst_group if self.errors else ""
 
 
+def decibel_limit(least_db: float) -> float:
+    return float(10 ** (-least_db / 20))
+
+
 def samples_of(sampler: Sampler, count: int, first: int) -> list[dict[str, Array]]:
     return [sampler(np.random.default_rng(first + i)) for i in range(count)]
 
@@ -150,7 +155,7 @@ def settle(original: Model, name: str, sampler: Sampler) -> Settled:
     prepared = round_prepared(prepared) if own else repair_prepared(prepared, calibration, _quiet)[0]
     tables = measure_tables(prepared, calibration, _quiet)
     refused, _ = revert_failing(prepared, tables, "int8", 1, calibration, False)
-    refused, _ = refuse_spoilers(prepared, tables, "int8", 1, calibration, refused, 10 ** (-LEAST_DB / 20))
+    refused, _ = refuse_spoilers(prepared, tables, "int8", 1, calibration, refused, decibel_limit(LEAST_DB))
     plan, quantized = int8_plan(prepared, tables, "int8", 1, None, refused=refused)
     if not own and quantized:
         quantized, _ = repair_after(prepared.model, plan, quantized, calibration, tables.scheme)
@@ -179,3 +184,11 @@ def _shares(prepared: Prepared, plan: Plan, quantized: Quantized) -> tuple[int, 
 
 def _quiet(what: str, done: int, of: int) -> None:
     return None
+
+
+def float_errors(original: Model, name: str, sampler: Sampler, precision: str) -> list[OutputError]:
+    """Return the errors of the plan without int8, float16 groups with all of their tensors rounded to it."""
+    prepared = ready(original, name, sampler)
+    call = exact_call(prepared.model, float_plan(prepared, precision, 1), Quantized(), None)
+    reference = prepared.unrounded if prepared.unrounded is not None else prepared.original
+    return list(channel_errors(reference, call, samples_of(sampler, 2, 9000)))
