@@ -183,9 +183,7 @@ def open_judge(
     reference = session_call(prepared.original)
     _try_metric(name, labels, reference, first)
     unrounded = None if prepared.unrounded is None else session_call(prepared.unrounded)
-    return Judge(
-        prepared, reference, data, made_up, name, labels, first.feeds, unrounded=unrounded
-    )
+    return Judge(prepared, reference, data, made_up, name, labels, first.feeds, unrounded=unrounded)
 
 
 def _try_metric(name: str, labels: Sequence[str] | None, reference: Call, sample: Sample) -> None:
