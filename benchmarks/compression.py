@@ -26,14 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 NAME = "efficientnet_lite0"
 CALIBRATION = 100
-REQUESTS = (
-    "channels=30%",
-    "channels=30%:layer",
-    "channels=10%",
-    "low-rank=0.5",
-    "low-rank=0.75",
-    "weights=30%",
-)
+REQUESTS = ("channels=30%", "channels=30%:layer", "low-rank=0.5")
 
 
 def split_photos(folder: Path, work: Path) -> tuple[Path, Path]:
