@@ -1,7 +1,7 @@
 """Every kind of failure, planned for the schemes of the four families and judged in exact integers.
 
-A right answer: 25 dB or more in every output channel group, or the nodes that spoil it in float with a reason;
-float plans within 1e-5 of the float64 reference, float16 plans within 1e-2 and finite; the user's names.
+A right answer: 25 dB or more in every output channel group, or what spoils it in float with a reason;
+float plans within 1e-5 of the float64 reference, float16 plans within 1e-2 and finite; names kept.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +11,9 @@ from case_families import Settled, samples_of, settle
 from case_models import KINDS
 from onnx import numpy_helper
 
+from edgefuse.compose.prepare import load_model
 from edgefuse.compose.simulate import exact_call
+from edgefuse.errors import InputError
 from edgefuse.graph import model_from_proto
 from edgefuse.graph.reference import Reference
 
@@ -156,3 +160,25 @@ def test_names_that_no_tool_likes_come_back() -> None:
     assert list(run(found, sampler(np.random.default_rng(1)))) == ["vor relu / größe", "出力 1"]
     assert found.plan.count("int8") == 1
     assert found.worst_db >= 25
+
+
+def test_weights_in_a_file_beside_the_model_are_quantized_like_others(tmp_path: Path) -> None:
+    proto, sampler = KINDS["weights_in_a_file"]()
+    within = settle(model_from_proto(proto), "x86-avx2", sampler)
+    path = tmp_path / "model.onnx"
+    proto, _ = KINDS["weights_in_a_file"]()  # saving moves the weights out of the one that is saved
+    onnx.save(proto, path, save_as_external_data=True, location="weights.data", size_threshold=0)
+    beside = settle(load_model(str(path), {}), "x86-avx2", sampler)
+    assert beside.int8_macs == beside.macs
+    assert beside.plan.count("int8") == within.plan.count("int8") == 2
+    feeds = sampler(np.random.default_rng(3))
+    assert np.array_equal(run(beside, feeds)["matmul2"], run(within, feeds)["matmul2"])
+
+
+def test_a_model_whose_weight_file_is_gone_is_refused(tmp_path: Path) -> None:
+    proto, _ = KINDS["weights_in_a_file"]()
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.data", size_threshold=0)
+    (tmp_path / "weights.data").unlink()
+    with pytest.raises(InputError, match=r"weights\.data"):
+        load_model(str(path), {})
