@@ -167,7 +167,10 @@ def _matmul_after(model: Model, matmul: Node, affine: ChannelAffine) -> bool:
 
 
 def _add_after(model: Model, add: Node, affine: ChannelAffine) -> bool:
-    """scale * (x + b) + shift, x from something foldable: b * scale + shift stays, the scale goes on to x."""
+    """scale * (x + b) + shift, x from something foldable: b * scale + shift stays, the scale goes on to x.
+
+    x - b is the same with the number's sign turned.
+    """
     inner = affine_of_node(add)
     if inner is None or inner.scales or inner.rank is None or affine.rank != inner.rank:
         return False
@@ -180,7 +183,9 @@ def _add_after(model: Model, add: Node, affine: ChannelAffine) -> bool:
     axis = affine.axis if affine.axis is not None else inner.axis
     if old is None or (inner.axis is not None and affine.axis is not None and inner.axis != affine.axis):
         return False
-    bias = rounded(_spread(inner.shift * affine.scale + affine.shift, size, axis, inner.rank), old)
+    sign = -1.0 if add.op_type == "Sub" else 1.0
+    total = sign * (inner.shift * affine.scale + affine.shift)
+    bias = rounded(_spread(total, size, axis, inner.rank), old)
     if bias is None:
         return False
     if affine.scales:
@@ -246,6 +251,7 @@ _PRODUCERS: dict[str, Callable[[Model, Node, ChannelAffine], bool]] = {
     "Gemm": _gemm_after,
     "MatMul": _matmul_after,
     "Add": _add_after,
+    "Sub": _add_after,
     "LayerNormalization": _norm_after,
     "RMSNormalization": _norm_after,
     "InstanceNormalization": _norm_after,

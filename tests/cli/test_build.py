@@ -165,19 +165,19 @@ def test_the_function_and_the_verb_build_and_report_the_same(cli: Cli, work: Pat
 
 def test_a_drop_over_the_budget_is_planned_again_until_float_is_left(cli: Cli, work: Path) -> None:
     arguments = ("build", "net.onnx", *VNNI, "--calib", "calib.npz", "--precision", "int8")
-    result = cli(*arguments, "--metric", "worst-group", "--max-drop", "1e-7", "--json")
+    result = cli(*arguments, "--metric", "snr", "--max-drop", "1e-9", "--json")
     assert result.code == 0
     report = result.json
     assert [p["id"] for p in report["payloads"]] == ["float"]
     again = [note for note in report["notes"] if "planned again with less" in note]
     assert again
-    assert "of worst-group (allowed 1e-07)" in again[0]
+    assert "of snr (allowed 1e-09)" in again[0]
     assert any(note.startswith("no int8: ") for note in report["notes"])
 
 
 def test_a_budget_in_between_keeps_the_part_of_int8_that_fits(cli: Cli, work: Path) -> None:
     arguments = ("build", "net.onnx", *VNNI, "--calib", "calib.npz", "--precision", "int8", "--json")
-    arguments = (*arguments, "--metric", "worst-group", "--max-drop")
+    arguments = (*arguments, "--metric", "snr", "--max-drop")
     whole = cli(*arguments, "1").json["payloads"][0]
     assert whole["id"] == "int8"
     drop = whole["accuracy"]["drop"]
