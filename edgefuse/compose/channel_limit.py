@@ -79,8 +79,7 @@ def refuse_spoilers(
         found.update(dict.fromkeys(taken, why))
         before = plan.predicted_ms
         plan, quantized = int8_plan(prepared, tables, precision, threads, None, refused=found)
-        lost = plan.predicted_ms - before
-        rows += [Reverted((_source(prepared, name),), why, lost, len(taken)) for name in taken]
+        rows.append(Reverted(_sources(prepared, taken), why, plan.predicted_ms - before, 1))
     return found, rows
 
 
@@ -130,5 +129,6 @@ def _at(channels: np.ndarray | None, worst: OutputError) -> float:
     return float(channels[labels.index(worst.worst_group)] if worst.worst_group in labels else channels.max())
 
 
-def _source(prepared: Prepared, name: str) -> str:
-    return next(source_name(node) for node in prepared.model.graph if node.name == name)
+def _sources(prepared: Prepared, names: Sequence[str]) -> tuple[str, ...]:
+    known = {node.name: source_name(node) for node in prepared.model.graph}
+    return tuple(known[name] for name in names)

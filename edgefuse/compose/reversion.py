@@ -20,6 +20,8 @@ __all__ = ["Reverted", "level_one", "revert_failing"]
 
 # A plan without the regions that failed is made of other groups, of which one may fail in turn.
 _ROUNDS = 3
+# How many nodes a note names; the JSON report has all.
+_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,12 @@ class Reverted:
 
     def note(self) -> str:
         """Return the line for the report."""
+        names = " + ".join(self.nodes[:_NAMED])
+        if len(self.nodes) > _NAMED:
+            names += f" and {len(self.nodes) - _NAMED} more"
         with_others = f", with {self.together - 1} others" if self.together > 1 else ""
         return (
-            f"{' + '.join(self.nodes)} is reverted to float: {self.why}; "
+            f"{names} is reverted to float: {self.why}; "
             f"costs about {format_ms(max(self.ms, 0.0))}{with_others} (estimate)"
         )
 

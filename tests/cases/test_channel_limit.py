@@ -10,8 +10,10 @@ from case_models import KINDS
 from edgefuse.compose.channel_limit import channel_errors, refuse_spoilers, spoilers
 from edgefuse.compose.planning import Int8Tables, int8_plan, measure_tables
 from edgefuse.compose.prepare import Prepared
+from edgefuse.compose.reversion import Reverted
 from edgefuse.compose.simulate import exact_call
 from edgefuse.graph import model_from_proto
+from edgefuse.graph.reference import Reference
 from edgefuse.verification import OutputError
 
 Feeds = dict[str, np.ndarray]
@@ -59,6 +61,13 @@ def test_what_was_refused_before_stays_refused() -> None:
     assert rows == []
 
 
+def test_a_note_names_a_few_nodes_and_counts_the_rest() -> None:
+    many = Reverted(tuple(f"n{i}" for i in range(9)), "because", 1.0, 1)
+    assert "n5 and 3 more is reverted to float: because" in many.note()
+    assert "n6" not in many.note()
+    assert len(many.as_json()["nodes"]) == 9
+
+
 def test_a_limit_that_nothing_in_int8_keeps_leaves_all_in_float() -> None:
     prepared, tables, samples = measured("leaky_and_parametric_relu")
     refused, _ = refuse_spoilers(prepared, tables, "int8", 1, samples, {}, 1e-6)
@@ -92,7 +101,5 @@ def test_spoilers_of_an_infinite_error_is_one_node_at_a_time() -> None:
 def test_channel_errors_of_the_reference_itself_are_zero(name: str) -> None:
     proto, sampler = KINDS[name]()
     model = model_from_proto(proto)
-    from edgefuse.graph.reference import Reference
-
     rows = channel_errors(model, Reference(model).run, samples_of(sampler, 2, 5))
     assert [r.worst_group_relative_error for r in rows] == [0.0]
