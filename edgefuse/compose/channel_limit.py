@@ -15,7 +15,7 @@ from edgefuse.compose.planning import Int8Tables, int8_plan
 from edgefuse.compose.prepare import Prepared, PreparedFeeds
 from edgefuse.compose.reversion import Reverted
 from edgefuse.compose.simulate import exact_call
-from edgefuse.graph import Model, source_name
+from edgefuse.graph import Model, is_float, source_name
 from edgefuse.graph.reference import Reference
 from edgefuse.plans import Plan
 from edgefuse.quant import repair_after
@@ -30,6 +30,8 @@ Feeds = Mapping[str, np.ndarray]
 
 # Samples on which channels are judged: losses by channel settle like those by output.
 CHANNEL_SAMPLES = 8
+# An index either stands or flips: where 18 % of 200 samples had one (measured), eight samples may show none.
+SELECTION_SAMPLES = 64
 # What noise does on its way is not in the sum of losses: a round may leave a channel above the limit.
 _ROUNDS = 8
 
@@ -62,7 +64,8 @@ def refuse_spoilers(
     """
     found = dict(refused)
     rows: list[Reverted] = []
-    probe = samples[:: max(1, len(samples) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]
+    count = CHANNEL_SAMPLES if all(is_float(v) for v in prepared.model.graph.outputs) else SELECTION_SAMPLES
+    probe = samples[:: max(1, len(samples) // count)][:count]
     losses: dict[str, dict[str, np.ndarray]] = {}
     plan, quantized = int8_plan(prepared, tables, precision, threads, None, refused=found)
     for _ in range(_ROUNDS):
