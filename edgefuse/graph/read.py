@@ -293,7 +293,7 @@ def check_domains(model: ir.Model, claimed: frozenset[str]) -> None:
             f"node {known!r}: operator {node.op_type} of domain {node.domain!r} is not known",
             expected="operators of the domain ai.onnx, or a local function in the model",
             got=f"{node.domain}::{node.op_type}",
-            hint="--extension LIB.so brings an implementation, or replace the operator before export",
+            hint="replace the operator before export, or write it as a local function of the model",
         )
 
 
@@ -346,8 +346,15 @@ def _fix_names(model: ir.Model) -> None:
 
 def _anchor_outputs(model: ir.Model) -> None:
     """Put an Identity before an output that is a graph input, a constant, or stands twice in the list."""
-    common.OutputFixPass()(model)
     graph = model.graph
+    names = [value.name for value in graph.inputs]
+    common.OutputFixPass()(model)
+    for value, name in zip(graph.inputs, names, strict=True):
+        if value.name != name:  # an output that is the input: the input keeps the name that is fed
+            for output in graph.outputs:
+                if output.name == name:
+                    output.name = f"{name}__output"
+            value.name = name
     for index, output in enumerate(graph.outputs):
         if output.producer() is None and output.is_initializer():
             name = output.name

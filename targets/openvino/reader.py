@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from edgefuse.errors import UnsupportedError
 from edgefuse.graph import (
     Model,
     Node,
@@ -22,6 +24,7 @@ from edgefuse.graph import (
     opset,
     remove_node,
     replace_value,
+    source_name,
     static_shape,
 )
 from edgefuse.graph.schemas import expand_functions, has_function_body
@@ -31,6 +34,9 @@ from edgefuse.lowering.reader import OperatorLimit, Reader, refusal
 
 __all__ = ["readable"]
 
+_WHOLE_NUMBER_ARITHMETIC = frozenset(
+    ["Add", "Sub", "Mul", "Div", "Mod", "Pow", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+)
 # With axes computed at run time OpenVINO knows no rank of the result, and its CPU plugin refuses that.
 _AXES_DECIDE_THE_RANK = frozenset({"Squeeze", "Unsqueeze"})
 
@@ -58,6 +64,7 @@ def readable(model: Model) -> Model:
 
     Raises UnsupportedError naming the node that cannot be written in another way, with the reason.
     """
+    _require_int32(model)
     reader = Reader(opset(model), None, _table()[0])
     if not any(_fault(node, reader) for node in all_nodes(model)):
         return model
@@ -72,6 +79,30 @@ def readable(model: Model) -> Model:
     expand_functions(made, bodies, opset(made))
     infer_shapes(made)
     return made
+
+
+def _require_int32(model: Model) -> None:
+    """Raise UnsupportedError for arithmetic on a whole number that 32 bits do not hold.
+
+    The CPU plugin computes whole numbers in 32 bits: 3 * 2^40 came out as 2^31 - 3, without a word. Ends of a
+    Slice and the like may be as large as they please; they are cut off at the size.
+    """
+    for node in all_nodes(model):
+        if node.op_type not in _WHOLE_NUMBER_ARITHMETIC or node.domain:
+            continue
+        for value in node.inputs:
+            array = constant(value)
+            if array is not None and array.dtype.kind in "iu" and array.size and _beyond_int32(array):
+                raise UnsupportedError(
+                    f"node {source_name(node)!r} ({node.op_type}) computes with whole numbers beyond 32 bits",
+                    expected="whole numbers from -2^31 to 2^31 - 1: OpenVINO's CPU plugin computes in int32",
+                    got=f"a constant of up to {int(np.abs(array.astype(object)).max())}",
+                    hint="compute it in float, or outside of the model",
+                )
+
+
+def _beyond_int32(array: np.ndarray) -> bool:
+    return int(array.max()) > 2**31 - 1 or int(array.min()) < -(2**31)
 
 
 def _fault(node: Node, reader: Reader) -> str:

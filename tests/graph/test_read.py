@@ -259,7 +259,8 @@ def test_outputs_that_are_inputs_constants_or_double_get_a_node_of_their_own() -
         {"k": np.array([7], np.float32)},
     )
     model = model_from_proto(proto)
-    assert [v.name for v in model.graph.outputs] == ["y", "x", "k"]
+    assert [v.name for v in model.graph.inputs] == ["x"], "what is fed keeps its name"
+    assert [v.name for v in model.graph.outputs] == ["y", "x__output", "k"]
     assert all(v.producer() is not None for v in model.graph.outputs)
 
 
