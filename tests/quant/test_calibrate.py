@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import tracemalloc
@@ -335,7 +334,8 @@ def test_a_moved_folder_keeps_its_digest(tmp_path: Path) -> None:
 # The real thing
 
 _SCRIPT = """
-import resource, sys, time, tomllib
+import sys
+import msgspec
 from pathlib import Path
 import numpy as np
 from PIL import Image
@@ -345,7 +345,7 @@ from edgefuse.quant.calibrate import collect_ranges
 from edgefuse.runtime.preprocess import from_dict
 
 model_path, zoo, times, observer, *photos = sys.argv[1:]
-steps = from_dict(tomllib.loads(Path(zoo).read_text())["models"]["efficientnet_lite0"]["preprocess"])
+steps = from_dict(msgspec.toml.decode(Path(zoo).read_bytes())["models"]["efficientnet_lite0"]["preprocess"])
 model = read_model(model_path)
 canonicalize(model)
 read = [v for n in model.graph for v in n.inputs if v is not None and is_float(v)]
@@ -356,9 +356,10 @@ def samples():
         for path in photos:
             yield {"image": steps.apply(np.asarray(Image.open(path).convert("RGB")))}
 
-start = time.process_time()
 found = collect_ranges(model, names, samples(), observer=observer)
-print(len(found), time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+# not ru_maxrss: a child begins with the largest size of the process that forked it
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(len(found), int(peak.split()[1]) * 1024)
 """
 
 
@@ -391,10 +392,8 @@ def test_efficientnet_memory_does_not_grow_with_photos(
             text=True,
             check=True,
         )
-        count, seconds, peak = done.stdout.split()
+        count, peak = done.stdout.split()
         assert int(count) > 80
-        assert float(seconds) < 60
         peaks.append(float(peak))
     assert max(peaks) < 1.5e9
     assert peaks[1] < 1.1 * peaks[0], "four times the samples need no more memory"
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > 0
