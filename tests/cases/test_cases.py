@@ -123,7 +123,7 @@ def test_only_a_custom_operator_is_refused_by_its_name(target: str) -> None:
     with pytest.raises(UnsupportedError) as refusal:
         settle(*_with_target(CUSTOM, target))
     text = f"{refusal.value.message} {refusal.value.hint}"
-    for word in ("Secret_", "com.example", "--extension"):
+    for word in ("Secret_", "com.example", "local function"):
         assert word in text
 
 
