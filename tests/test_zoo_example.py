@@ -17,6 +17,8 @@ import pytest
 from edgefuse.errors import InputError, ToolError, UsageError
 from edgefuse.runtime import preprocess
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -13,6 +13,8 @@ from edgefuse.graph import model_to_bytes
 from edgefuse.graph.reference import judge_session
 from edgefuse.quant import simulated_graph
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 MODELS = [
     "conv_chain",
     "residual",

@@ -19,6 +19,8 @@ from edgefuse.errors import UnsupportedError
 from edgefuse.graph import Model, model_from_proto
 from edgefuse.report.plan import explain_node
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 NAMES = [name for name in KINDS if name != CUSTOM]
 HALF = [name for name in TARGETS if "fp16" in resolve_target(name).device.precisions]
 # Numbers of a float16 model are known to half a step of float16 only, 2**-11.

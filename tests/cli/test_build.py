@@ -19,6 +19,8 @@ from edgefuse.artifact import open_artifact
 from edgefuse.compose.options import BuildOptions
 from edgefuse.plans import Plan
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 VNNI = ("--target", "x86-avx512-vnni")
 NANO = ("--target", "jetson-nano")
 

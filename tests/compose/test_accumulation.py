@@ -16,6 +16,8 @@ from edgefuse.graph.reference import Reference
 from edgefuse.lowering.split_reductions import summed_elements
 from tests.passes.graphs import Build
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 
 def norm_and_sum() -> Build:
     """Return a LayerNormalization over 16,384 elements and a sum over 65,536."""

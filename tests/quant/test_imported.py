@@ -37,6 +37,8 @@ from tests.passes.graphs import Build
 from tests.quant.small_plans import EIGHT, SEVEN, SYMMETRIC, plan_of
 from tests.quant.trained_models import pair, random_samples, trained
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 PAIRS = replace(SEVEN, weight_bits=8, pair_aware=True)
 ANCHORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 

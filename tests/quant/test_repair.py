@@ -30,6 +30,8 @@ from tests.quant.small_plans import (
 from tests.quant.test_equalize import depthwise, same, samples_of
 from tests.quant.test_smooth import normed, outliers
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 Samples = list[dict[str, np.ndarray]]
 
 
