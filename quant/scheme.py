@@ -119,7 +119,8 @@ class Scheme:
 def scheme_of(target: Target, weight: str | None = None, *, activation_bits: int = 8) -> Scheme:
     """Return the scheme of a target.
 
-    weight: "8", "7" or "pair"; None takes what the device can do without saturation ("7" or "8").
+    weight: "8", "7" or "pair"; None takes "8", or on a device whose sums of products saturate what the
+    family's scheme.toml says of its kernels ("7" or "pair").
     activation_bits: 8, or 16 where the family has it.
     Raises UnsupportedError for a device without int8 or a family without that width; UsageError for an
     unknown mode; InputError where the family's scheme.toml and the device contradict each other.
@@ -128,10 +129,10 @@ def scheme_of(target: Target, weight: str | None = None, *, activation_bits: int
     if device.int8 == "none":
         raise UnsupportedError(f"{device.name} has no int8: {device.int8_reason}")
     bits = int(device.int8_weight_bits) if device.int8_weight_bits is not None else 8
-    mode = weight or str(bits)
+    rules = read_scheme(target.family).for_runtime(target.runtime.name)
+    mode = weight or ("8" if bits >= 8 else rules.saturating_weights)
     if mode not in WEIGHT_MODES:
         raise UsageError(f"unknown weight mode {mode!r}", expected=" or ".join(WEIGHT_MODES), got=mode)
-    rules = read_scheme(target.family).for_runtime(target.runtime.name)
     held = rules.activations.get(str(activation_bits))
     if held is None:
         raise UnsupportedError(

@@ -95,6 +95,8 @@ class SchemeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     grouped_transposed: a grouped ConvTranspose has "own" scales for each (group, channel), or "shared" ones
     over the groups (what one axis of a DequantizeLinear can say).
     depthwise_saturates: false where the depthwise kernel adds no pairs in int16 on devices that do elsewhere.
+    saturating_weights: the weights of devices that add pairs of products in int16: "7" bits, or "pair" where
+    the kernels are known to pair neighbouring input channels.
     same_scale: operators whose int8 inputs and outputs have one scale.
     sources: for each rule above that is not ONNX's own, where it is known from.
     """
@@ -106,6 +108,7 @@ class SchemeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     per_tensor_weights: tuple[str, ...] = ()
     grouped_transposed: Literal["own", "shared"]
     depthwise_saturates: bool
+    saturating_weights: Literal["7", "pair"] = "7"
     same_scale: tuple[str, ...] = ()
     sources: dict[str, str]
     runtimes: dict[str, SchemeOverride] = {}

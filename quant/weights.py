@@ -87,8 +87,8 @@ def is_depthwise(node: Node) -> bool:
 def weight_rule(node: Node, scheme: Scheme) -> WeightRule:
     """Return how the weight (input 1, a constant) of a Conv, ConvTranspose, MatMul or Gemm is quantized.
 
-    Depthwise weights keep 8 bits where the scheme says that their kernel does not saturate. A kernel with
-    one input channel a group that is not depthwise has no known pairs: a pair-aware scheme gives it 7 bits.
+    Depthwise weights keep 8 bits where the scheme says that their kernel does not saturate. Where pairs are
+    not known a pair-aware scheme gives 7 bits (see `_pairs_known`).
     """
     axis = output_axis(node) if scheme.is_per_channel(node.op_type) else None
     groups = attribute(node, "group", 1) if node.op_type == "ConvTranspose" else 1
@@ -97,10 +97,28 @@ def weight_rule(node: Node, scheme: Scheme) -> WeightRule:
     bits = 8 if exempt else scheme.weight_bits
     if scheme.pair_aware and not exempt:
         pairs = _input_axis(node)
-        if node.op_type in ("Conv", "ConvTranspose") and _weight_of(node).shape[pairs] == groups:
+        if not _pairs_known(node, groups):
             pairs, bits = None, 7
     shared = scheme.shared_groups or axis is None
     return WeightRule(axis, pairs, 63 if bits == 7 else 127, bits, groups, shared)
+
+
+def _pairs_known(node: Node, groups: int) -> bool:
+    """Return whether the products that are added in int16 are those of input channels 2k and 2k + 1.
+
+    Not with one input channel a group. Not in a Conv of several groups with an odd number of channels each
+    and several kernel places: its kernel walks over places and channels in one row, so that the last channel
+    of a place pairs with the first of the next (measured, tests/targets/openvino/test_pair_sums.py).
+    groups: into which the weight's input axis falls.
+    """
+    if node.op_type not in ("Conv", "ConvTranspose"):
+        return True
+    shape = _weight_of(node).shape
+    channels = shape[_input_axis(node)] // groups
+    if channels == 1:
+        return False
+    crossed = int(attribute(node, "group", 1)) > 1 and int(np.prod(shape[2:])) > 1
+    return not (crossed and channels % 2)
 
 
 def quantize_node_weight(

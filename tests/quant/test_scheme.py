@@ -36,10 +36,16 @@ def test_every_int8_device_has_a_scheme_in_every_weight_mode(name: str, weight: 
     scheme = scheme_of(target, weight)
     assert scheme.symmetric == (target.device.int8 == "symmetric")
     assert scheme.activation_bits == 8
-    assert scheme.pair_aware == (weight == "pair")
-    assert scheme.weight_limit == (
-        63 if weight == "7" or (weight is None and scheme.saturates_pairs) else 127
-    )
+    saturating = read_scheme(target.family).saturating_weights if scheme.saturates_pairs else "8"
+    mode = weight or saturating
+    assert scheme.pair_aware == (mode == "pair")
+    assert scheme.weight_limit == (63 if mode == "7" else 127)
+
+
+def test_devices_that_add_pairs_take_what_their_kernels_are_known_for() -> None:
+    assert scheme_of(resolve_target("x86-avx2")).name == "static_w8pc_a8"
+    assert scheme_of(resolve_target("x86-avx512-vnni")).name == "static_w8c_a8"
+    assert read_scheme("_example").saturating_weights == "7"
 
 
 def test_each_family_in_its_own_words() -> None:

@@ -87,6 +87,18 @@ def test_one_input_channel_without_being_depthwise_has_no_known_pairs() -> None:
         assert (rule.bits, rule.limit, rule.pair_axis) == (7, 63, None)
 
 
+@pytest.mark.parametrize(
+    ("groups", "channels", "kernel", "bits"),
+    [(4, 3, (3, 3), 7), (2, 33, (1, 5), 7), (4, 3, (1, 1), 8), (4, 2, (3, 3), 8), (1, 3, (3, 3), 8)],
+)
+def test_odd_groups_with_several_places_have_no_known_pairs(
+    groups: int, channels: int, kernel: tuple[int, int], bits: int
+) -> None:
+    rule = weight_rule(_conv(np.zeros((4 * groups, channels, *kernel)), group=groups), PAIR)
+    assert rule.bits == bits
+    assert (rule.pair_axis is None) == (bits == 7)
+
+
 def test_the_axis_that_pairs_is_the_one_summed_over() -> None:
     rows = {
         "conv": (_conv(np.ones((4, 6, 3, 3))), 0, 1),
