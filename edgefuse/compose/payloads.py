@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from edgefuse.analysis import node_cost
 from edgefuse.backend import Lowered, Readback
 from edgefuse.benchmark import Race, race
 from edgefuse.compose.prepare import Prepared
@@ -20,7 +21,7 @@ from edgefuse.quantized import Quantized
 from edgefuse.runtime import Engine
 from edgefuse.runtime.engine import open_engine
 
-__all__ = ["Built", "lower_payload", "open_built", "race_payloads", "read_back", "runs_here"]
+__all__ = ["Built", "lower_payload", "mac_shares", "open_built", "race_payloads", "read_back", "runs_here"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -38,6 +39,7 @@ class Built:
     readback: None where it cannot be opened here.  ms: measured median process CPU time, or None.
     accuracy: the Comparison with the reference, or None.
     regions: level 1, or None where it was not run.  reverted: regions that failed it in int8 and are float.
+    mac_shares: group id -> its share of the model's multiply-accumulates; only groups that have any.
     """
 
     id: str
@@ -52,6 +54,7 @@ class Built:
     self_test: Sequence[Any] = ()
     regions: Any = None
     reverted: Sequence[Any] = ()
+    mac_shares: Mapping[str, float] = field(default_factory=dict)
 
     def lowered_model(self, prepared: Prepared) -> Model:
         """Return the model that the plan and the integers are of."""
@@ -62,6 +65,11 @@ class Built:
         """Return "fp32", "fp16" or "int8" where all compute groups agree, else "mixed"."""
         used = {g.precision for g in self.plan.groups if g.compute_nodes}
         return next(iter(used)) if len(used) == 1 else "mixed"
+
+    @property
+    def int8_share(self) -> float:
+        """Return the share of the multiply-accumulates that runs in int8."""
+        return sum(self.mac_shares.get(g.id, 0.0) for g in self.plan.groups if g.precision == "int8")
 
     @property
     def honoured(self) -> float | None:
@@ -92,7 +100,16 @@ def lower_payload(name: str, prepared: Prepared, plan: Plan, quantized: Quantize
         quantized,
         prepared.backend.lower(prepared.model, plan, quantized, prepared.target),
         prepared.model,
+        mac_shares=mac_shares(prepared, plan),
     )
+
+
+def mac_shares(prepared: Prepared, plan: Plan) -> dict[str, float]:
+    """Return group id -> share of all multiply-accumulates; groups without any are left out."""
+    macs = {node.name: cost.macs for node in prepared.costed.graph if (cost := node_cost(node)) is not None}
+    total = sum(macs.values())
+    found = {group.id: sum(macs.get(name, 0) for name in group.nodes) for group in plan.groups}
+    return {name: count / total for name, count in found.items() if count}
 
 
 def open_built(built: Built, prepared: Prepared, threads: int | None, profile: bool = False) -> Engine:

@@ -88,6 +88,7 @@ def _payload(built: Built, timed: Race | None) -> dict[str, Any]:
         "groups": len(plan.groups),
         "fused_groups": sum(g.compute_nodes > 1 for g in plan.groups),
         "int8_groups": plan.count("int8"),
+        "int8_mac_share": round(built.int8_share, 6),
         "fp16_groups": plan.count("fp16"),
         "predicted_ms": plan.predicted_ms,
         "predicted_by": "estimate: " + plan.groups[0].cost[0].source if plan.groups else "estimate",
@@ -102,6 +103,12 @@ def _payload(built: Built, timed: Race | None) -> dict[str, Any]:
             ),
         },
     }
+    if plan.count("int8"):
+        described["float_products"] = [
+            {"nodes": list(g.sources), "mac_share": round(built.mac_shares[g.id], 6), "why": g.reason}
+            for g in plan.groups
+            if g.precision != "int8" and g.id in built.mac_shares
+        ]
     if built.repairs is not None:
         described["repairs"] = built.repairs.as_json()
     if built.regions is not None:
