@@ -24,8 +24,10 @@ class PlanRequest:
 
     model: with numbers for all shapes that cost should count.  precisions: those that may be used.
     losses: predicted relative mean squared error at the outputs, by node name, if that node runs in int8.
-    budget: limit on the sum of losses, None = no limit.  prefer_int8: int8 wherever legal and within budget,
-    whatever it costs.  refused: node names that must stay float, with the reason that the user reads.
+    group_losses: the same by output channel group: node name -> group -> error relative to that group.
+    budget: limit on the sum of losses, None = no limit.  group_budget: likewise for each channel group.
+    prefer_int8: int8 wherever legal and within budget, whatever it costs.  refused: node names that must stay
+    float, with the reason that the user reads.
     """
 
     model: Model
@@ -36,7 +38,9 @@ class PlanRequest:
     precisions: tuple[Precision, ...] = ("fp32",)
     requested: str = "auto"
     losses: Mapping[str, float] = field(default_factory=dict)
+    group_losses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     budget: float | None = None
+    group_budget: float | None = None
     prefer_int8: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
     model_digest: str = ""

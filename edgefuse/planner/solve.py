@@ -7,7 +7,7 @@ q, one for each tensor and not for each edge, so that all readers share it.
     supply     for each reader of t at q:       sum of its x[c]
                                                 <= sum of x[c] that write t at q + sum over p of y[t, p, q]
     source     for each y[t, p, q]:             y <= sum of x[c] that write t at p  (graph inputs: float32)
-    accuracy   sum of loss[c] x[c] <= budget
+    accuracy   sum of loss[c] x[c] <= budget; for each output channel group its own sum <= the groups' budget
     objective  sum of ms[c] x[c] + sum of ms[t, p, q] y[t, p, q]
 
 HiGHS runs on one thread, set before anything runs: a Highs object that once ran with more makes a later
@@ -74,19 +74,45 @@ def solve(request: PlanRequest, columns: Sequence[Column]) -> Solution:
     if len(request.precisions) > 1:
         _format_rows(request, columns, conversions, rows)
     if request.budget is not None:
-        # Divided by the budget, since the solver's tolerance is absolute; what is over it alone is ruled out.
-        losses = {i: c.loss for i, c in enumerate(columns) if c.loss > 0}
-        over = {i: 1.0 for i, loss in losses.items() if loss > request.budget}
-        within = {i: loss / request.budget for i, loss in losses.items() if i not in over}
-        if over:
-            rows.add(over, 0.0, 0.0)
-        if within:
-            rows.add(within, -np.inf, 1.0)
+        _accuracy_row({i: c.loss for i, c in enumerate(columns)}, request.budget, rows)
+    if request.group_budget is not None:
+        for losses in _group_losses(request, columns, request.group_budget):
+            _accuracy_row(losses, request.group_budget, rows)
     costs = [c.ms + _preference(request, c) for c in columns] + [c[3].ms for c in conversions]
     values, status, gap, version = _run(np.array(costs), len(columns), rows)
     taken = tuple(c for c, x in zip(columns, values, strict=False) if x > 0.5)
     used = tuple(c for c, y in zip(conversions, values[len(columns) :], strict=True) if y > 0.5)
     return Solution(taken, used, status, gap, f"HiGHS {version}")
+
+
+def _accuracy_row(losses: Mapping[int, float], budget: float, rows: _Rows) -> None:
+    """Write that the losses of the taken columns sum to `budget` at most.
+
+    Divided by the budget, since the solver's tolerance is absolute; what is over it alone is ruled out.
+    """
+    over = {i: 1.0 for i, loss in losses.items() if loss > budget}
+    within = {i: loss / budget for i, loss in losses.items() if i not in over and loss > 0}
+    if over:
+        rows.add(over, 0.0, 0.0)
+    if within:
+        rows.add(within, -np.inf, 1.0)
+
+
+def _group_losses(request: PlanRequest, columns: Sequence[Column], budget: float) -> list[dict[int, float]]:
+    """Return for each output channel group that may go over `budget` the losses of the columns, by index."""
+    totals: dict[str, float] = {}
+    for losses in request.group_losses.values():
+        for group, loss in losses.items():
+            totals[group] = totals.get(group, 0.0) + loss
+    found: dict[str, dict[int, float]] = {group: {} for group, total in totals.items() if total > budget}
+    for i, column in enumerate(columns):
+        if column.precision != "int8":
+            continue
+        for name in column.candidate.names:
+            for group, loss in request.group_losses.get(name, {}).items():
+                if group in found:
+                    found[group][i] = found[group].get(i, 0.0) + loss
+    return list(found.values())
 
 
 def _require_cover(request: PlanRequest, columns: Sequence[Column]) -> None:

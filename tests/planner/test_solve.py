@@ -124,6 +124,12 @@ def _brute_force(request: PlanRequest) -> float:
 def _price(request: PlanRequest, taken: Sequence[Column]) -> float:
     if request.budget is not None and sum(c.loss for c in taken) > request.budget * (1 + 1e-6):
         return float(np.inf)
+    if request.group_budget is not None:
+        int8 = [n for c in taken if c.precision == "int8" for n in c.candidate.names]
+        for group in ("boxes", "scores"):
+            used = sum(request.group_losses.get(name, {}).get(group, 0.0) for name in int8)
+            if used > request.group_budget * (1 + 1e-6):
+                return float(np.inf)
     written = {v.name or "": "float32" for v in request.model.graph.inputs}
     sizes = {v.name or "": v for v in request.model.graph.inputs}
     for column in taken:
@@ -171,6 +177,36 @@ def test_the_budget_is_kept_and_used_as_brute_force_does(
     _check(plan, model)
     assert plan.budget_used <= budget * (1 + 1e-6)
     assert plan.predicted_ms == pytest.approx(_brute_force(request), rel=1e-4, abs=1e-9)
+
+
+@settings(max_examples=25)
+@given(
+    boxes=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2),
+    scores=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2),
+    budget=st.floats(0.0, 2.0),
+)
+def test_each_output_channel_group_keeps_its_budget_as_brute_force_does(
+    boxes: list[float], scores: list[float], budget: float
+) -> None:
+    model = _chain(2, residual=True)
+    table = {f"conv{i}": {"boxes": boxes[i], "scores": scores[i]} for i in range(2)}
+    request = _request(model, precisions=("int8", "fp32"), group_losses=table, group_budget=budget)
+    plan = make_plan(request)
+    _check(plan, model)
+    int8 = [name for g in plan.groups if g.precision == "int8" for name in g.nodes]
+    for group in ("boxes", "scores"):
+        assert sum(table.get(name, {}).get(group, 0.0) for name in int8) <= budget * (1 + 1e-6)
+    assert plan.predicted_ms == pytest.approx(_brute_force(request), rel=1e-4, abs=1e-9)
+
+
+def test_a_group_that_the_sum_hides_still_binds() -> None:
+    """Scores lost by conv1: a hundredth of the sum over all groups, and all of their own."""
+    model = _chain(2, residual=False, channels=64)
+    table = {"conv0": {"boxes": 0.02, "scores": 0.0}, "conv1": {"boxes": 0.0, "scores": 0.9}}
+    common = {"precisions": ("int8", "fp32"), "losses": {"conv0": 0.01, "conv1": 0.01}, "budget": 0.05}
+    assert make_plan(_request(model, **common)).count("int8") == 2
+    plan = make_plan(_request(model, group_losses=table, group_budget=0.1, **common))
+    assert [g.nodes[0] for g in plan.groups if g.precision == "int8"] == ["conv0"]
 
 
 def test_int8_pays_for_its_conversions() -> None:

@@ -101,7 +101,7 @@ def test_the_output_axis_of_each_operator() -> None:
 
 
 def test_schemes_come_from_the_device() -> None:
-    assert scheme_of(resolve_target("x86-avx2")).name == "static_w7c_a8"
+    assert scheme_of(resolve_target("x86-avx2")).name == "static_w8pc_a8"
     assert scheme_of(resolve_target("jetson-orin-nano")).symmetric
     assert scheme_of(resolve_target("x86-avx512-vnni")).weight_bits == 8
     with pytest.raises(UnsupportedError, match="jetson-nano has no int8"):
