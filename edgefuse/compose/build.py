@@ -281,6 +281,7 @@ class _Build:
         else:  # what was trained is not repaired
             prepared = round_prepared(prepared)
         tables = measure_tables(prepared, samples, self.progress, made_up=made_up)
+        repairs = replace(repairs, repairs=(*repairs.repairs, *tables.tried))
         if not tables.losses:
             self.notes.append("no int8: no node of this model can run in int8 on this target")
             return None

@@ -17,9 +17,10 @@ from edgefuse.planner import PlanRequest, make_plan
 from edgefuse.plans import Format, Plan, Precision
 from edgefuse.quant import (
     Range,
+    Repair,
     RepairLog,
     Scheme,
-    collect_ranges,
+    choose_ranges,
     measure_losses,
     quantize_plan,
     repair_before,
@@ -38,11 +39,15 @@ PROBE_SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class Int8Tables:
-    """What int8 planning needs beside the model: ranges and losses, measured on calibration data."""
+    """What int8 planning needs beside the model: ranges and losses, measured on calibration data.
+
+    tried: the rules that could have made the ranges, as rows for the log of repairs.
+    """
 
     scheme: Scheme
     ranges: Mapping[str, Range]
     losses: Mapping[str, float] = field(default_factory=dict)
+    tried: tuple[Repair, ...] = ()
 
 
 def float_precisions(prepared: Prepared, precision: str) -> tuple[Precision, ...]:
@@ -145,13 +150,20 @@ def measure_tables(
     """
     scheme = scheme_of(prepared.target)
     anchors = _int8_anchors(prepared)
+    tried: tuple[Repair, ...] = ()
     ranges = own_ranges(prepared, scheme)
     names = [v.name or "" for node in prepared.model.graph for v in _float_reads(node)]
     names = [name for name in names if name not in ranges]
     if names and not made_up:
-        ranges |= collect_ranges(
-            prepared.model, names, samples, progress=lambda done: progress("ranges", done, len(samples))
+        observed, tried = choose_ranges(
+            prepared.model,
+            list(dict.fromkeys(names)),
+            samples,
+            scheme,
+            anchors if prepared.imported is None else (),
+            progress=lambda done: progress("ranges", done, len(samples)),
         )
+        ranges |= observed
     probe = samples[:: max(1, len(samples) // PROBE_SAMPLES)][:PROBE_SAMPLES]
     losses = measure_losses(
         prepared.model,
@@ -161,7 +173,7 @@ def measure_tables(
         probe,
         progress=lambda done: progress("losses", done, len(anchors)),
     )
-    return Int8Tables(scheme, ranges, losses)
+    return Int8Tables(scheme, ranges, losses, tried)
 
 
 def _float_reads(node: Node) -> list[Value]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgefuse.analysis import node_cost
 from edgefuse.errors import InternalError, UnsupportedError
 from edgefuse.graph import Value, is_float, static_shape
 from edgefuse.planner.columns import READS, Column, PlanRequest, external_inputs
@@ -34,6 +35,9 @@ __all__ = ["Solution", "solve"]
 
 NODE_LIMIT = 20_000
 RELATIVE_GAP = 1e-4
+# What int8 asked for by name may cost, as multiples of the time of the whole model: for all of its work, and
+# for each layer.
+_PREFER_SHARE, _PREFER_EACH = 100.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,8 @@ def solve(request: PlanRequest, columns: Sequence[Column]) -> Solution:
     if request.group_budget is not None:
         for losses in _group_losses(request, columns, request.group_budget):
             _accuracy_row(losses, request.group_budget, rows)
-    costs = [c.ms + _preference(request, c) for c in columns] + [c[3].ms for c in conversions]
+    extra = _preferences(request, columns)
+    costs = [c.ms + e for c, e in zip(columns, extra, strict=True)] + [c[3].ms for c in conversions]
     values, status, gap, version = _run(np.array(costs), len(columns), rows)
     taken = tuple(c for c, x in zip(columns, values, strict=False) if x > 0.5)
     used = tuple(c for c, y in zip(conversions, values[len(columns) :], strict=True) if y > 0.5)
@@ -198,12 +203,35 @@ def _format_rows(
             rows.add({**writers.get(wanted, {}), **into.get(wanted, {})}, -np.inf, -1.0)
 
 
-def _preference(request: PlanRequest, column: Column) -> float:
-    """Return a surcharge in ms for float columns under `--precision int8`: more than all groups together."""
-    if not request.prefer_int8 or column.precision == "int8":
-        return 0.0
-    anchors = sum(request.losses.get(name) is not None for name in column.candidate.names)
-    return anchors * 1e3
+def _preferences(request: PlanRequest, columns: Sequence[Column]) -> list[float]:
+    """Return a surcharge in ms for each column: where it is float, could be int8, and that was asked for.
+
+    By its share of the multiply-accumulates, at many times what the whole model takes: under a budget the
+    small layers that lose much give way to the large ones. A fixed part is for layers of next to no work.
+    """
+    if not request.prefer_int8:
+        return [0.0] * len(columns)
+    macs = {
+        node.name: max(node_cost(node).macs, 1) for node in request.model.graph if node.name in request.losses
+    }
+    total = sum(macs.values())
+    scale = sum(min(c.ms for c in alone) for alone in _alone(columns).values())
+
+    def extra(column: Column) -> float:
+        counts = [macs[name] for name in column.candidate.names if name in macs]
+        if column.precision == "int8" or not counts:
+            return 0.0
+        return scale * (_PREFER_SHARE * sum(counts) / total + _PREFER_EACH * len(counts))
+
+    return [extra(column) for column in columns]
+
+
+def _alone(columns: Sequence[Column]) -> dict[str, list[Column]]:
+    found: dict[str, list[Column]] = {}
+    for column in columns:
+        if len(column.candidate.names) == 1:
+            found.setdefault(column.candidate.names[0], []).append(column)
+    return found
 
 
 @contextlib.contextmanager

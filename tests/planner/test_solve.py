@@ -233,6 +233,20 @@ def test_prefer_int8_takes_what_is_slower_but_never_what_is_over_the_budget() ->
     assert [g.nodes[0] for g in within.groups if g.precision == "int8"] == ["conv0"]
 
 
+def test_prefer_int8_spends_the_budget_on_work_and_not_on_numbers_of_layers() -> None:
+    b = Build()
+    value = b.x([1, 16, 16, 16])
+    for i, kernel in enumerate((1, 1, 3)):
+        value = b.op("Conv", value, b.rand(16, 16, kernel, kernel), name=f"conv{i}", pads=[kernel // 2] * 4)
+    losses = {"conv0": 0.1, "conv1": 0.1, "conv2": 0.2}
+    plan = make_plan(
+        _request(
+            b.y(value).model(), precisions=("int8", "fp32"), losses=losses, prefer_int8=True, budget=0.25
+        )
+    )
+    assert [g.nodes[0] for g in plan.groups if g.precision == "int8"] == ["conv2"]
+
+
 def test_a_refused_node_stays_float_and_says_why() -> None:
     model = _chain(2, residual=False, channels=64)
     plan = make_plan(
