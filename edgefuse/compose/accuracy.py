@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from edgefuse.compose.decisions import within
 from edgefuse.compose.imported import made_up_data
 from edgefuse.compose.interface import check_memory
 from edgefuse.compose.payloads import Built, open_built
@@ -69,7 +70,7 @@ class Judge:
                 simulated_graph(built.lowered_model(self.prepared), built.plan, built.quantized)
             )
             found = self._compared(self.reference, draft, lambda: None)
-            if not found.drop <= limit:
+            if not within(found.drop, limit):
                 return found
         return self._compared(self.reference_of(built), *self._candidate(built, here))
 

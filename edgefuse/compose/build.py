@@ -19,6 +19,7 @@ import numpy as np
 
 from edgefuse.compose.accumulation import settle_sums
 from edgefuse.compose.accuracy import Judge, open_judge
+from edgefuse.compose.budget import BudgetSearch
 from edgefuse.compose.channel_limit import refuse_spoilers
 from edgefuse.compose.compression import compress_prepared
 from edgefuse.compose.decisions import (
@@ -58,8 +59,7 @@ from edgefuse.verification.fidelity import WorstGroup
 
 __all__ = ["BuildResult", "build", "build_from_options"]
 
-# How often a plan over the budget is planned again, and how many calibration samples are used at most.
-ROUNDS = 6
+# How many calibration samples are used at most.
 CALIBRATION_SAMPLES = 256
 
 
@@ -297,7 +297,6 @@ class _Build:
         here: bool,
     ) -> Built | None:
         """Plan, measure the drop, and plan again under a smaller budget until it is within --max-drop."""
-        budget: float | None = None
         precision = self.options.precision
         refused, reverted = revert_failing(prepared, tables, precision, self.threads, samples, here)
         if judge.metric == WorstGroup.name:
@@ -306,11 +305,11 @@ class _Build:
             )
             reverted += spoiling
         self.notes.extend(row.note() for row in reverted)
-        for attempt in range(ROUNDS):
-            plan, quantized = int8_plan(prepared, tables, precision, self.threads, budget, refused=refused)
-            if not quantized:
-                self.notes.append("no int8: nothing in int8 is both faster (estimate) and within the budget")
-                return None
+
+        def plan_at(budget: float | None) -> tuple[Plan, Quantized]:
+            return int8_plan(prepared, tables, precision, self.threads, budget, refused=refused)
+
+        def payload(plan: Plan, quantized: Quantized) -> Built:
             more = RepairLog()
             if prepared.imported is None:
                 quantized, more = repair_after(prepared.model, plan, quantized, samples, tables.scheme)
@@ -318,19 +317,21 @@ class _Build:
             built.repairs = joined(repairs, more) if prepared.imported is None else None
             built.reverted = reverted
             built.accuracy = judge.compare(built, here, limit=self.options.max_drop)
-            self.progress("int8 within the budget", attempt + 1, ROUNDS)
-            if built.accuracy.drop <= self.options.max_drop:
-                self.notes.extend(imported_notes(prepared, plan, quantized))
-                self.notes.extend(note for note in built.lowered.notes if note not in self.notes)
-                return built
-            shrink = min(max(self.options.max_drop / built.accuracy.drop, 0.1), 0.6)
-            budget = plan.budget_used * shrink
-            self.notes.append(
-                f"an int8 plan with {plan.count('int8')} int8 groups lost {built.accuracy.drop:.4g} "
-                f"of {built.accuracy.metric} (allowed {self.options.max_drop:g}); planned again with less"
-            )
-        self.notes.append(f"no int8: no plan was within --max-drop after {ROUNDS} rounds")
-        return None
+            return built
+
+        search = BudgetSearch(
+            plan_at,
+            payload,
+            self.options.max_drop,
+            judge.metric,
+            lambda done, of: self.progress("int8 within the budget", done, of),
+        )
+        found = search.run()
+        self.notes.extend(search.notes)
+        if found is not None:
+            self.notes.extend(imported_notes(prepared, found.plan, found.quantized))
+            self.notes.extend(note for note in found.lowered.notes if note not in self.notes)
+        return found
 
     def _finish(self, built: Built, prepared: Prepared, judge: Judge, here: bool) -> None:
         """Add what only a run tells: accuracy, regions, readback, self-test vectors."""

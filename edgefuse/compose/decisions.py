@@ -14,6 +14,7 @@ __all__ = [
     "loses_in_half",
     "require_float_accuracy",
     "require_int8_kernels",
+    "within",
 ]
 
 # int8 goes first only if it is this much faster, where that was measured (a race moves by 3 % and more).
@@ -22,6 +23,17 @@ FASTER_BY = 0.02
 COST_BAND = 0.5
 # What a float payload may lose where --max-drop is smaller: a tenth of a point, for sums in another order.
 FLOAT_DROP = 0.001
+# 1 - 0.99 is 0.010000000000000009 in floating point, and means a drop of 0.01.
+_ROUNDING = 1e-9
+
+
+def within(drop: float, max_drop: float) -> bool:
+    """Return whether a measured drop is allowed; one that is no number is not.
+
+    >>> within(1 - 0.99, 0.01), within(float("nan"), 0.01)
+    (True, False)
+    """
+    return drop <= max_drop + _ROUNDING
 
 
 def choose_order(float_one: Built, int8: Built, precision: str, race: Race | None) -> tuple[list[Built], str]:
@@ -58,7 +70,7 @@ def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: boo
     if nan:
         return f"the model itself gives {nan}: accuracy on those tells nothing"
     limit = max(max_drop, FLOAT_DROP)
-    if built.accuracy.drop <= limit:
+    if within(built.accuracy.drop, limit):
         return ""
     what = f"the float payload loses {built.accuracy.drop:.4g} of {built.accuracy.metric} against the model"
     if made_up:
@@ -79,7 +91,7 @@ def loses_in_half(built: Built, options: BuildOptions, doubtful: bool) -> bool:
     """
     if doubtful or options.precision == "fp16" or not built.plan.count("fp16"):
         return False
-    return not built.accuracy.drop <= max(options.max_drop, FLOAT_DROP)
+    return not within(built.accuracy.drop, max(options.max_drop, FLOAT_DROP))
 
 
 def require_int8_kernels(built: Built) -> None:
