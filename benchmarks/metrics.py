@@ -52,6 +52,7 @@ def score(name: str, reference: Arrays, outputs: Arrays, inputs: Arrays | None =
                 f"{len(reference[output])} samples",
                 got,
             )
+    outputs = {output: outputs[output] for output in reference}
     if name == "minilm_l6_s128":
         reference, outputs = _unpadded(reference, outputs, inputs)
     return {"sqnr_db": sqnr_db(reference, outputs), **METRICS[name](reference, outputs)}
@@ -138,7 +139,7 @@ def _box_f1(reference: Arrays, outputs: Arrays) -> dict[str, float]:
 def notes(onsets: Array, frames: Array) -> list[Note]:
     """Return the notes in one window: peaks of at least 0.5 in the onset map, where the note then sounds.
 
-    onsets, frames: float [172, 88]. A note lasts until its frames were under 0.3 for 11 in a row, and more than
+    onsets, frames: float [172, 88]. A note lasts until its frames were under 0.3 for 11 in a row, and over
     11 frames (128 ms). Latest first, so that a note that is struck again ends there (Bittner et al. 2022).
     """
     onsets = np.nan_to_num(onsets)

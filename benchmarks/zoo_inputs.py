@@ -20,7 +20,7 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ __all__ = [
     "labels",
     "model_path",
     "run",
+    "run_shaped",
     "samples",
     "score",
     "truth",
@@ -54,7 +55,7 @@ STREETS: dict[Split, tuple[str, ...]] = {
     "calibration": ("fd0.jpg", "fd1.jpg"),
     "evaluation": ("fd2.jpg", "fd3.jpg", "fd4.jpg"),
 }
-STATE = "state"
+STATE, MASK = "state", "attention_mask"
 
 
 def samples(name: str, split: Split, count: int) -> dict[str, Array]:
@@ -80,29 +81,39 @@ def model_path(name: str) -> Path:
 
 def feeds(name: str, inputs: Arrays, index: int) -> dict[str, Array]:
     """Return sample `index` in the shapes of the model's inputs."""
-    shapes = zoo_model(name)["shapes"]
+    return _fed(zoo_model(name)["shapes"], inputs, index)
+
+
+def _fed(shapes: Mapping[str, Sequence[int]], inputs: Arrays, index: int) -> dict[str, Array]:
     return {key: array[index].reshape(shapes[key]) for key, array in inputs.items()}
 
 
 def run(name: str, call: Callable[[dict[str, Array]], Arrays], inputs: Arrays) -> dict[str, Array]:
+    """Return the outputs of `call` for each sample, [samples, ...]; see `run_shaped`."""
+    return run_shaped(zoo_model(name)["shapes"], call, inputs)
+
+
+def run_shaped(
+    shapes: Mapping[str, Sequence[int]], call: Callable[[dict[str, Array]], Arrays], inputs: Arrays
+) -> dict[str, Array]:
     """Return the outputs of `call` for each sample, [samples, ...].
 
-    A first axis of 1 becomes that of the samples. The voice detector's state is its own of the sample before,
-    but at the start of a clip (where the sample's state is zero). The sentence model's padding is set to zero,
-    as nobody reads it.
+    shapes: of the model's inputs, by name.  A first axis of 1 becomes that of the samples. Where there is a
+    `state`, it is the call's own `stateN` of the sample before, but at the start of a clip (where the given
+    state is zero). Where there is an `attention_mask`, outputs are 0 in the padding, which nobody reads.
     """
     rows: dict[str, list[Array]] = {}
     last: Arrays = {}
     for index in range(len(next(iter(inputs.values())))):
-        fed = feeds(name, inputs, index)
+        fed = _fed(shapes, inputs, index)
         if STATE in fed and last and fed[STATE].any():
             fed[STATE] = last["stateN"]
         last = call(fed)
         for key, array in last.items():
             rows.setdefault(key, []).append(array[0] if array.shape[:1] == (1,) else array)
     outputs = {key: np.stack(each) for key, each in rows.items()}
-    if name == "minilm_l6_s128":
-        mask = inputs["attention_mask"][:, :, None] != 0
+    if MASK in inputs:
+        mask = inputs[MASK][:, :, None] != 0
         outputs = {key: np.where(mask, array, 0) for key, array in outputs.items()}
     return outputs
 
