@@ -29,7 +29,15 @@ from edgefuse.quant import (
 from edgefuse.quant.keep_rounding import keep_rounding
 from edgefuse.quantized import Quantized
 
-__all__ = ["Int8Tables", "float_plan", "int8_plan", "measure_tables", "repair_prepared", "round_prepared"]
+__all__ = [
+    "Int8Tables",
+    "float_plan",
+    "int8_anchors",
+    "int8_plan",
+    "measure_tables",
+    "repair_prepared",
+    "round_prepared",
+]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -104,7 +112,7 @@ def repair_prepared(
         prepared.model,
         samples,
         scheme_of(prepared.target),
-        _int8_anchors(prepared),
+        int8_anchors(prepared),
         progress=lambda done, total: progress("repairs", done, total),
     )
     if not log.kept():
@@ -129,7 +137,7 @@ def round_prepared(prepared: Prepared) -> Prepared:
     reads = {node.name or "": node.inputs[0] for node in prepared.model.graph if node.inputs}
     anchors = [
         name
-        for name in _int8_anchors(prepared)
+        for name in int8_anchors(prepared)
         if (value := reads[name]) is not None and value.name in imported.ranges
     ]
     model, count = keep_rounding(prepared.model, imported, anchors, scheme_of(prepared.target))
@@ -149,7 +157,7 @@ def measure_tables(
     give no range; losses are measured on them all the same.
     """
     scheme = scheme_of(prepared.target)
-    anchors = _int8_anchors(prepared)
+    anchors = int8_anchors(prepared)
     tried: tuple[Repair, ...] = ()
     ranges = own_ranges(prepared, scheme)
     names = [v.name or "" for node in prepared.model.graph for v in _float_reads(node)]
@@ -181,7 +189,7 @@ def _float_reads(node: Node) -> list[Value]:
     return [v for v in node.inputs if v is not None and constant(v) is None and is_float(v)]
 
 
-def _int8_anchors(prepared: Prepared) -> list[str]:
+def int8_anchors(prepared: Prepared) -> list[str]:
     """Return the nodes that the target can run in int8 when alone."""
     found = []
     for candidate in vertical_candidates(prepared.costed):
