@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from edgefuse.graph import Node
 
-__all__ = ["ANCHORS", "MOVEMENT", "POINTWISE", "compute_nodes"]
+__all__ = ["ANCHORS", "CLASSES", "COMMUTING", "MOVEMENT", "POINTWISE", "compute_nodes"]
 
 # The operators that give a group its kind: compute-heavy, with room for an epilogue.
 ANCHORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -27,6 +27,35 @@ MOVEMENT = frozenset(
     Pad Reshape Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze
     """.split()
 )
+
+# The order of their inputs does not matter, however many there are.
+COMMUTING = frozenset({"Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor"})
+
+# What a pattern may write as @name.
+CLASSES: Mapping[str, frozenset[str]] = {
+    # One comparison an element: free in every kernel, and it only narrows a range.
+    "saturating": frozenset({"Clip", "Relu"}),
+    # Two slopes: one multiplication and a comparison.
+    "two_slope": frozenset({"LeakyRelu", "PRelu", "ThresholdedRelu", "Shrink"}),
+    # Exponentials: expensive where there is no table, a table in int8.
+    "squashing": frozenset({"HardSigmoid", "Sigmoid", "Softsign", "Tanh"}),
+    "exponential": frozenset({"Celu", "Elu", "Selu", "Softplus"}),
+    # x times a gate of itself.
+    "self_gated": frozenset({"Gelu", "HardSwish", "Mish", "Swish"}),
+    "unary": POINTWISE - {"Add", "Div", "Max", "Mean", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Clip"},
+    "pointwise": POINTWISE,
+    "anchor": ANCHORS,
+    "reduction": frozenset(
+        """
+        ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+        ReduceSumSquare
+        """.split()
+    ),
+    "norm": frozenset(
+        {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
+    ),
+    "pool": frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"}),
+}
 
 
 def compute_nodes(nodes: Iterable[Node]) -> int:

@@ -1,0 +1,375 @@
+"""Where the rules hold in a graph: every match, overlapping ones too, and why the others were refused.
+
+The rarest operator of a pattern is the anchor; from each node of that operator the other lines are bound one
+by one, forward over the readers of a tensor or backward to its producer, with backtracking. Siblings are
+found at the tensor that they read, in one pass over its readers, so that k siblings cost k steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgefuse.fusion.conditions import Condition
+from edgefuse.fusion.facts import Unknown
+from edgefuse.fusion.index import ABSENT, GraphIndex
+from edgefuse.fusion.library import Rule, load_rules
+from edgefuse.fusion.pattern import Argument, Line
+from edgefuse.graph import Model, Node, Value
+
+__all__ = ["Match", "Matches", "Refused", "find_matches"]
+
+MAX_CHAIN = 8  # longer chains are cut: kernels stop gaining, and the number of columns grows squared
+_Env = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One place where a rule holds.
+
+    nodes: in the order of the graph.  outputs: the tensors read outside, or named as outputs by the rule.
+    bound: name of the pattern -> tensor; None for an optional input that is not there. For a line of siblings
+    its names stand for the first of them.  siblings: the nodes of that line.
+    """
+
+    rule: Rule
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    bound: Mapping[str, Value | None]
+    siblings: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nodes that a pattern fits and that are no match: the `where` line, "read outside" or "not convex"."""
+
+    rule: str
+    nodes: tuple[str, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """All matches and refusals, by rule and place.  steps: nodes tried, the measure of the work."""
+
+    matches: tuple[Match, ...]
+    refused: tuple[Refused, ...]
+    steps: int
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one rule found: node numbers -> (environment, siblings), and node numbers -> refusing line."""
+
+    matches: dict[frozenset[int], tuple[_Env, tuple[int, ...]]] = field(default_factory=dict)
+    refused: dict[frozenset[int], str] = field(default_factory=dict)
+
+    def refuse(self, nodes: frozenset[int], by: str) -> None:
+        self.refused.setdefault(nodes, by)
+
+
+def find_matches(model: Model, rules: Sequence[Rule] | None = None) -> Matches:
+    """Return where the rules (all of the library by default) hold in the main graph of `model`.
+
+    Deterministic. A rule matches a set of nodes once. Where a rule with an open chain and one without match
+    the same nodes, the one without names them.
+    """
+    index = GraphIndex(model)
+    searches = [_Search(index, rule) for rule in (load_rules() if rules is None else rules)]
+    results = [search.run() for search in searches]
+    named = {
+        nodes
+        for search, found in zip(searches, results, strict=True)
+        if not search.rule.pattern.open
+        for nodes in found.matches
+    }
+    matches: list[Match] = []
+    refused: list[Refused] = []
+    for search, found in zip(searches, results, strict=True):
+        for nodes in sorted(found.matches, key=sorted):
+            if search.rule.pattern.open:
+                if nodes in named:
+                    continue
+                named.add(nodes)
+            matches.append(_match(index, search.rule, nodes, *found.matches[nodes]))
+        for nodes in sorted(found.refused.keys() - found.matches.keys(), key=sorted):
+            names = tuple(index.nodes[i].name or "" for i in sorted(nodes))
+            refused.append(Refused(search.rule.id, names, found.refused[nodes]))
+    return Matches(tuple(matches), tuple(refused), sum(search.steps for search in searches))
+
+
+def _match(
+    index: GraphIndex, rule: Rule, nodes: frozenset[int], env: _Env, siblings: tuple[int, ...]
+) -> Match:
+    bound = {name: None if t == ABSENT else index.values[t] for name, t in env.items()}
+    return Match(
+        rule=rule,
+        nodes=tuple(index.nodes[i] for i in sorted(nodes)),
+        outputs=tuple(index.values[t] for t in index.leaving(nodes)),
+        bound=bound,
+        siblings=tuple(index.nodes[i] for i in siblings),
+    )
+
+
+class _Search:
+    """The search for one rule in one graph."""
+
+    def __init__(self, index: GraphIndex, rule: Rule) -> None:
+        self.index = index
+        self.rule = rule
+        self.steps = 0
+        self.found = _Found()
+        self.alias: Mapping[str, str] = {}
+        self.order: list[Line] = []
+        self.siblings: Line | None = None
+
+    def run(self) -> _Found:
+        """Return what the rule found."""
+        for lines, alias in zip(self.rule.pattern.alternatives, self.rule.pattern.aliases, strict=True):
+            if not self._possible(lines):
+                continue
+            self.alias = alias
+            self.siblings = next((line for line in lines if line.siblings), None)
+            fixed = [line for line in lines if not line.siblings]
+            if not fixed:
+                self._all_siblings()
+                continue
+            anchor = min((line for line in fixed if not line.chain), key=self._frequency)
+            self.order = _ordered(fixed, anchor)
+            for op in sorted(anchor.operators & self.index.by_op.keys()):
+                for node in self.index.by_op[op]:
+                    for env in self._bind(anchor, node, {}):
+                        self._extend(1, env, (node,))
+        return self.found
+
+    def _possible(self, lines: Sequence[Line]) -> bool:
+        """Return whether the graph has the operators at all, and next to each other as the lines want."""
+        present = self.index.by_op.keys()
+        writers = {name: line for line in lines for name in line.outs if name}
+        for line in lines:
+            if line.chain:
+                continue
+            if present.isdisjoint(line.operators):
+                return False
+            for name in line.reads:
+                writer = writers.get(name)
+                if writer is None or writer.chain:
+                    continue
+                followers = [self.index.followers.get(op, set()) for op in writer.operators & present]
+                if all(line.operators.isdisjoint(after) for after in followers):
+                    return False
+        return True
+
+    def _frequency(self, line: Line) -> int:
+        return sum(len(self.index.by_op.get(op, ())) for op in line.operators)
+
+    def _extend(self, depth: int, env: _Env, nodes: tuple[int, ...]) -> None:
+        if depth == len(self.order):
+            if self.siblings is not None:
+                self._with_siblings(env, nodes)
+            else:
+                self._judge(env, frozenset(nodes), ())
+            return
+        line = self.order[depth]
+        if line.chain:
+            for added, extended in self._chains(line, env, nodes):
+                self._extend(depth + 1, extended, nodes + added)
+            return
+        for node in self._candidates(line, env):
+            if node in nodes or self.index.ops[node] not in line.operators:
+                continue
+            for extended in self._bind(line, node, env):
+                self._extend(depth + 1, extended, (*nodes, node))
+
+    def _candidates(self, line: Line, env: _Env) -> Sequence[int]:
+        """Return the nodes that may be the line: the producer of a bound result, or readers of an input."""
+        for name in line.outs:
+            if name in env:
+                producer = self.index.producer[env[name]] if env[name] != ABSENT else ABSENT
+                return () if producer == ABSENT else (producer,)
+        choices = [self.index.readers[env[n]] for n in line.reads if env.get(n, ABSENT) != ABSENT]
+        return min(choices, key=len) if choices else ()
+
+    def _bind(self, line: Line, node: int, env: _Env) -> list[_Env]:
+        """Return the ways in which the node can be the line, as extended environments."""
+        self.steps += 1
+        written = self.index.outputs[node]
+        if len(line.outs) > len(written):
+            return []
+        extended = dict(env)
+        for name, tensor in zip(line.outs, written, strict=False):
+            if name and extended.setdefault(name, tensor) != tensor:
+                return []
+        read = self.index.inputs[node]
+        if self.index.commutes(node) and len(line.arguments) + line.rest > 1:
+            if len(read) < len(line.arguments) or (len(read) > len(line.arguments) and not line.rest):
+                return []
+            return list(self._in_any_order(line.arguments, read, extended))
+        if not line.rest and any(tensor != ABSENT for tensor in read[len(line.arguments) :]):
+            return []
+        for place, argument in enumerate(line.arguments):
+            tensor = read[place] if place < len(read) else ABSENT
+            if not self._fits(argument, tensor, extended):
+                return []
+            if argument.name:
+                extended[argument.name] = tensor
+        return [extended]
+
+    def _in_any_order(
+        self, arguments: tuple[Argument, ...], read: tuple[int, ...], env: _Env
+    ) -> Iterator[_Env]:
+        if not arguments:
+            yield env
+            return
+        first = arguments[0]
+        for place, tensor in enumerate(read):
+            if tensor in read[:place] or not self._fits(first, tensor, env):
+                continue
+            extended = {**env, first.name: tensor} if first.name else env
+            yield from self._in_any_order(arguments[1:], read[:place] + read[place + 1 :], extended)
+
+    def _fits(self, argument: Argument, tensor: int, env: _Env) -> bool:
+        if tensor == ABSENT:
+            return argument.optional and env.get(argument.name, ABSENT) == ABSENT
+        if argument.name and argument.constant != self.index.constant[tensor]:
+            return False
+        return not argument.name or env.get(argument.name, tensor) == tensor
+
+    def _chains(
+        self, line: Line, env: _Env, taken: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[int, ...], _Env]]:
+        """Yield the chains that the line may be: (nodes, environment), the empty one first."""
+        source, result = line.arguments[0].name, line.outs[0]
+        forward = source in env
+        start = env[source] if forward else env[result]
+        wanted = env.get(result) if forward else None
+        stack: list[tuple[int, tuple[int, ...]]] = [(start, ())]
+        while stack:
+            tensor, nodes = stack.pop()
+            if (nodes or line.chain == "chain*") and wanted in (None, tensor):
+                yield nodes, {**env, (result if forward else source): tensor}
+            if len(nodes) < MAX_CHAIN:
+                stack += [
+                    (after, (*nodes, node)) for after, node in self._links(tensor, forward, (*taken, *nodes))
+                ]
+
+    def _links(self, tensor: int, forward: bool, taken: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Yield (next tensor, node) one pointwise node on, or back; between them nobody else reads."""
+        index = self.index
+        node = index.sole_reader(tensor) if forward else index.producer[tensor]
+        if node == ABSENT or node in taken or len(index.outputs[node]) != 1 or not self._pointwise(node):
+            return
+        self.steps += 1
+        if forward:
+            after = index.outputs[node][0]
+            if index.keeps_shape(tensor, after):
+                yield after, node
+            return
+        for before in dict.fromkeys(index.inputs[node]):
+            if before != ABSENT and not index.constant[before] and index.sole_reader(before) == node:
+                if index.keeps_shape(before, tensor):
+                    yield before, node
+
+    def _pointwise(self, node: int) -> bool:
+        return any(self.index.ops[node] in line.operators for line in self.order if line.chain)
+
+    def _all_siblings(self) -> None:
+        """Find siblings at every tensor that two or more nodes read."""
+        line = self.siblings
+        if line is None or not line.reads:
+            return
+        nodes = sorted(n for op in line.operators for n in self.index.by_op.get(op, ()))
+        shared = dict.fromkeys(t for n in nodes for t in self.index.inputs[n] if t != ABSENT)
+        for tensor in shared:
+            if not self.index.constant[tensor] and len(self.index.readers[tensor]) > 1:
+                self._with_siblings({line.reads[0]: tensor}, ())
+
+    def _with_siblings(self, env: _Env, nodes: tuple[int, ...]) -> None:
+        """Judge each set of two or more siblings that the rule's `same` lines hold together."""
+        line = self.siblings
+        if line is None:
+            return
+        own = {*line.outs, *(a.name for a in line.arguments)} - env.keys() - {""}
+        filters = [c for c in self.rule.conditions if not own.isdisjoint(c.names)]
+        classes: dict[tuple[object, ...], list[tuple[int, _Env]]] = {}
+        refused: dict[str, list[int]] = {}
+        for node in self._candidates(line, env):
+            if node in nodes or self.index.ops[node] not in line.operators:
+                continue
+            for extended in self._bind(line, node, env):
+                by, key = _sorted_by(filters, self._values(extended))
+                if by:
+                    refused.setdefault(by, []).append(node)
+                    continue
+                classes.setdefault(key, []).append((node, extended))
+                break
+        alone = [members[0][0] for members in classes.values() if len(members) == 1]
+        if len(classes) > 1 and alone:
+            refused.setdefault(_same_text(filters), []).extend(alone)
+        for by, nodes_refused in refused.items():
+            self.found.refuse(frozenset((*nodes_refused, *nodes)), by)
+        for members in (members for members in classes.values() if len(members) > 1):
+            together = tuple(node for node, _ in members)
+            self._judge(members[0][1], frozenset((*nodes, *together)), together)
+
+    def _values(self, env: _Env) -> dict[str, Value | None]:
+        values = {name: None if t == ABSENT else self.index.values[t] for name, t in env.items()}
+        for name, stands_for in self.alias.items():
+            values[name] = values.get(stands_for)
+        return {name: values.get(name) for name in self.rule.pattern.names}
+
+    def _judge(self, env: _Env, nodes: frozenset[int], siblings: tuple[int, ...]) -> None:
+        """Record a match, or what refuses it."""
+        if nodes in self.found.matches:
+            return
+        for name, stands_for in self.alias.items():
+            env = {**env, name: env[stands_for]}
+        exits = {env[name] for name in self.rule.pattern.outputs if name in env}
+        exits.update(t for n in siblings for t in self.index.outputs[n])
+        if any(tensor not in exits for tensor in self.index.leaving(nodes)):
+            self.found.refuse(nodes, "read outside")
+            return
+        bindings = self._values(env)
+        for condition in self.rule.conditions:
+            if not condition.same and not condition.holds(bindings):
+                self.found.refuse(nodes, condition.text)
+                return
+        if len(exits) > 1 and not self.index.convex(nodes):
+            self.found.refuse(nodes, "not convex")
+            return
+        self.found.matches[nodes] = (env, siblings)
+
+
+def _ordered(lines: Sequence[Line], anchor: Line) -> list[Line]:
+    """Return the lines, the anchor first, each sharing a tensor with those before it, chains late."""
+    order, rest = [anchor], [line for line in lines if line is not anchor]
+    reached = {*anchor.reads, *anchor.outs} - {""}
+    while rest:
+        touching = [line for line in rest if not reached.isdisjoint({*line.reads, *line.outs})]
+        # A chain binds its other end, so that a line behind it may be waiting for it.
+        chosen = next((line for line in touching if not line.chain), touching[0])
+        order.append(chosen)
+        rest.remove(chosen)
+        reached |= {*chosen.reads, *chosen.outs} - {""}
+    return order
+
+
+def _sorted_by(
+    filters: Sequence[Condition], bindings: Mapping[str, Value | None]
+) -> tuple[str, tuple[object, ...]]:
+    """Return ("", values of the `same` lines) for one sibling, or (the line that refuses it, ())."""
+    values: list[object] = []
+    for condition in filters:
+        if not condition.same:
+            if not condition.holds(bindings):
+                return condition.text, ()
+            continue
+        try:
+            values.append(condition.value(bindings))
+        except Unknown:
+            return condition.text, ()
+    return "", tuple(values)
+
+
+def _same_text(filters: Sequence[Condition]) -> str:
+    return next((condition.text for condition in filters if condition.same), "pattern")
