@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# Builds of the tests neither read nor write the calibration cache of this user; its own tests turn it on.
+os.environ.setdefault("EDGEFUSE_NO_CACHE", "1")
+
 # `import openvino` starts openvino_telemetry, which writes to the home folder and sends events unless a
 # consent file says no. Without that package openvino uses its own do-nothing class: tests touch no network.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]

@@ -281,6 +281,7 @@ class _Build:
         else:  # what was trained is not repaired
             prepared = round_prepared(prepared)
         tables = measure_tables(prepared, samples, self.progress, made_up=made_up)
+        self.notes.extend(tables.notes)
         repairs = replace(repairs, repairs=(*repairs.repairs, *tables.tried))
         if not tables.losses:
             self.notes.append("no int8: no node of this model can run in int8 on this target")
@@ -306,8 +307,15 @@ class _Build:
             reverted += spoiling
         self.notes.extend(row.note() for row in reverted)
 
+        whole: list[Plan] = []  # the plan without a limit, of which each budget is a share
+
         def plan_at(budget: float | None) -> tuple[Plan, Quantized]:
-            return int8_plan(prepared, tables, precision, self.threads, budget, refused=refused)
+            groups = None if budget is None or not whole else tables.group_budget(whole[0], budget)
+            found = int8_plan(
+                prepared, tables, precision, self.threads, budget, group_budget=groups, refused=refused
+            )
+            whole.append(found[0])
+            return found
 
         def payload(plan: Plan, quantized: Quantized) -> Built:
             more = RepairLog()

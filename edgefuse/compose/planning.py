@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +14,17 @@ from edgefuse.compose.prepare import Prepared
 from edgefuse.compose.sizes import with_all_sizes
 from edgefuse.cost import CostModel
 from edgefuse.fusion import ANCHORS, vertical_candidates
-from edgefuse.graph import Model, Node, Value, constant, input_value, is_float, static_shape
+from edgefuse.graph import (
+    Model,
+    Node,
+    Value,
+    clone_model,
+    constant,
+    input_value,
+    is_float,
+    model_to_bytes,
+    static_shape,
+)
 from edgefuse.planner import PlanRequest, make_plan
 from edgefuse.plans import Format, Plan, Precision
 from edgefuse.quant import (
@@ -21,12 +33,20 @@ from edgefuse.quant import (
     RepairLog,
     Scheme,
     choose_ranges,
-    measure_losses,
     quantize_plan,
     repair_before,
     scheme_of,
 )
+from edgefuse.quant.calibration_cache import (
+    cache_folder,
+    cached_losses,
+    cached_ranges,
+    calibration_key,
+    samples_digest,
+)
 from edgefuse.quant.keep_rounding import keep_rounding
+from edgefuse.quant.sensitivity import measure_all_losses
+from edgefuse.quant.unshare import differing_readers, unshare
 from edgefuse.quantized import Quantized
 
 __all__ = [
@@ -49,13 +69,30 @@ PROBE_SAMPLES = 8
 class Int8Tables:
     """What int8 planning needs beside the model: ranges and losses, measured on calibration data.
 
-    tried: the rules that could have made the ranges, as rows for the log of repairs.
+    losses: by node.  group_losses: by node and output channel group.  tried: the rules that could have made
+    the ranges, as rows for the log of repairs.  notes: what the user should know of the calibration cache.
     """
 
     scheme: Scheme
     ranges: Mapping[str, Range]
     losses: Mapping[str, float] = field(default_factory=dict)
     tried: tuple[Repair, ...] = ()
+    group_losses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def group_budget(self, whole: Plan, budget: float) -> float | None:
+        """Return the limit for each output channel group that goes with `budget`; None where there is none.
+
+        whole: the plan without a limit. No group may lose more than the share that `budget` is of the plan's
+        loss, taken of the group that the plan hurts most: a mean over outputs hides its dead parts.
+        """
+        totals: dict[str, float] = {}
+        for name in (name for group in whole.groups if group.precision == "int8" for name in group.nodes):
+            for channel, loss in self.group_losses.get(name, {}).items():
+                totals[channel] = totals.get(channel, 0.0) + loss
+        if not totals or not whole.budget_used:
+            return None
+        return max(totals.values()) * budget / whole.budget_used
 
 
 def float_precisions(prepared: Prepared, precision: str) -> tuple[Precision, ...]:
@@ -78,11 +115,13 @@ def int8_plan(
     threads: int,
     budget: float | None,
     *,
+    group_budget: float | None = None,
     refused: Mapping[str, str] | None = None,
 ) -> tuple[Plan, Quantized]:
     """Return the plan with int8 under `budget` (in units of the losses; None = none), and its integers.
 
-    refused: node name -> why it must stay float.
+    group_budget: likewise for the loss of each output channel group.  refused: node name -> why it must stay
+    float.
     """
     precisions: tuple[Precision, ...] = ("int8", *float_precisions(prepared, precision))
     request = _request(
@@ -91,7 +130,9 @@ def int8_plan(
         precision,
         threads,
         losses=tables.losses,
+        group_losses=tables.group_losses,
         budget=budget,
+        group_budget=group_budget,
         prefer_int8=precision == "int8",
         refused=refused,
     )
@@ -106,18 +147,33 @@ def repair_prepared(
 ) -> tuple[Prepared, RepairLog]:
     """Return `prepared` with the repairs of the float model that int8 gains from, and what was tried.
 
-    int8 tables, plans and payloads are made of it; the float payload stays with the model as it was.
+    A weight whose readers need different integers is copied for each. int8 tables, plans and payloads are
+    made of it; the float payload stays with the model as it was.
     """
+
+    def price(model: Model) -> float:
+        changed = _with_model(prepared, model)
+        precisions: tuple[Precision, ...] = ("int8", *float_precisions(changed, "int8"))
+        anchors = dict.fromkeys(int8_anchors(changed), 0.0)
+        return make_plan(
+            _request(changed, precisions, "int8", 1, losses=anchors, prefer_int8=True)
+        ).predicted_ms
+
     model, log = repair_before(
         prepared.model,
         samples,
         scheme_of(prepared.target),
         int8_anchors(prepared),
+        price=price,
         progress=lambda done, total: progress("repairs", done, total),
     )
-    if not log.kept():
-        return prepared, log
-    return _with_model(prepared, model), log
+    prepared = _with_model(prepared, model) if log.kept() else prepared
+    shared = differing_readers(prepared.model, int8_anchors(prepared), scheme_of(prepared.target))
+    if shared:
+        model = clone_model(prepared.model)
+        unshare(model, shared)
+        prepared = _with_model(prepared, model)
+    return prepared, log
 
 
 def _with_model(prepared: Prepared, model: Model) -> Prepared:
@@ -162,26 +218,50 @@ def measure_tables(
     ranges = own_ranges(prepared, scheme)
     names = [v.name or "" for node in prepared.model.graph for v in _float_reads(node)]
     names = [name for name in names if name not in ranges]
+    notes: list[str] = []
+    digests = _Digests(prepared.model, samples)
     if names and not made_up:
-        observed, tried = choose_ranges(
-            prepared.model,
-            list(dict.fromkeys(names)),
-            samples,
-            scheme,
-            anchors if prepared.imported is None else (),
-            progress=lambda done: progress("ranges", done, len(samples)),
+        nodes = anchors if prepared.imported is None else []
+        names = list(dict.fromkeys(names))
+        (observed, tried), more = cached_ranges(
+            digests.key(f"ranges for {json.dumps(nodes)}", scheme, names),
+            lambda: choose_ranges(
+                prepared.model,
+                names,
+                samples,
+                scheme,
+                nodes,
+                progress=lambda done: progress("ranges", done, len(samples)),
+            ),
         )
         ranges |= observed
+        notes += more
     probe = samples[:: max(1, len(samples) // PROBE_SAMPLES)][:PROBE_SAMPLES]
-    losses = measure_losses(
-        prepared.model,
-        anchors,
-        ranges,
-        scheme,
-        probe,
-        progress=lambda done: progress("losses", done, len(anchors)),
+    held = json.dumps({name: [float(r.low), float(r.high)] for name, r in sorted(ranges.items())})
+    losses, more = cached_losses(
+        digests.key(f"losses on {len(probe)} samples in {held}", scheme, anchors),
+        lambda: measure_all_losses(
+            prepared.model,
+            anchors,
+            ranges,
+            scheme,
+            probe,
+            progress=lambda done: progress("losses", done, len(anchors)),
+        ),
     )
-    return Int8Tables(scheme, ranges, losses, tried)
+    return Int8Tables(scheme, ranges, losses.total, tried, losses.groups, (*notes, *more))
+
+
+class _Digests:
+    """Keys of the calibration cache for one model and its samples; nothing is read where the cache is off."""
+
+    def __init__(self, model: Model, samples: Sequence[Feeds]) -> None:
+        on = cache_folder() is not None
+        self._model = hashlib.sha256(model_to_bytes(model)).hexdigest() if on else ""
+        self._samples = samples_digest(samples) if on else ""
+
+    def key(self, kind: str, scheme: Scheme, names: Sequence[str]) -> str:
+        return calibration_key(kind, model=self._model, samples=self._samples, scheme=scheme, names=names)
 
 
 def _float_reads(node: Node) -> list[Value]:
@@ -210,7 +290,9 @@ def _request(
     threads: int,
     *,
     losses: Mapping[str, float] | None = None,
+    group_losses: Mapping[str, Mapping[str, float]] | None = None,
     budget: float | None = None,
+    group_budget: float | None = None,
     prefer_int8: bool = False,
     refused: Mapping[str, str] | None = None,
 ) -> PlanRequest:
@@ -223,7 +305,9 @@ def _request(
         precisions=precisions,
         requested=requested,
         losses=losses or {},
+        group_losses=group_losses or {},
         budget=budget,
+        group_budget=group_budget,
         prefer_int8=prefer_int8,
         refused=refused or {},
         model_digest=prepared.digest,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import subprocess
 import sys
 import tracemalloc
@@ -16,15 +14,12 @@ import pytest
 
 from edgefuse.errors import InputError, InternalError, UsageError
 from edgefuse.graph import Model
-from edgefuse.quant import calibration_cache
 from edgefuse.quant.calibrate import (
-    Range,
     collect_channel_ranges,
     collect_histograms,
     collect_ranges,
     observe,
 )
-from edgefuse.quant.calibration_cache import cache_folder, cached_ranges, calibration_key, data_digest
 from edgefuse.quant.observers import OBSERVERS, make_observer, range_of
 from edgefuse.quant.scheme import Scheme
 from tests.passes.graphs import Build
@@ -149,186 +144,6 @@ def test_progress_counts_samples() -> None:
     seen: list[int] = []
     observe(_net(), {"c": make_observer("minmax")}, _samples(3), seen.append)
     assert seen == [1, 2, 3]
-
-
-# The cache
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("EDGEFUSE_NO_CACHE", raising=False)
-    return tmp_path / "cache" / "edgefuse" / "calibration"
-
-
-RANGES = {"a": Range(-1.5, 0.1), "ü:0": Range(0.0, 1e-30), "c": Range(np.float64(1 / 3), np.float32(2.0))}
-
-
-def _never() -> dict[str, Range]:
-    raise AssertionError("the kept result was not used")
-
-
-def test_a_result_is_kept_exactly(cache: Path) -> None:
-    found, notes = cached_ranges("k1", lambda: RANGES)
-    assert found == RANGES
-    assert notes == ()
-    again, notes = cached_ranges("k1", _never)
-    assert again == RANGES
-    assert "calibration cache" in notes[0]
-    assert [path.name for path in cache.iterdir()] == ["k1.json"], "no part of a file is left"
-
-
-def test_another_key_is_another_result(cache: Path) -> None:
-    cached_ranges("k1", lambda: RANGES)
-    assert cached_ranges("k2", dict)[0] == {}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "\xff\xfe",
-        '{"schema": 1}',
-        '{"schema": 2, "key": "k1", "ranges": {}}',
-        '{"schema": 1, "key": "k2", "ranges": {}}',
-        '{"schema": 1, "key": "k1", "ranges": []}',
-        '{"schema": 1, "key": "k1", "ranges": {"a": [1.0]}}',
-        '{"schema": 1, "key": "k1", "ranges": {"a": [2.0, 1.0]}}',
-        '{"schema": 1, "key": "k1", "ranges": {"a": [NaN, 1.0]}}',
-        '{"schema": 1, "key": "k1", "ranges": {"a": [0.0, Infinity]}}',
-        '{"schema": 1, "key": "k1", "ranges": {"a": [true, 1.0]}}',
-        '{"schema": 1, "key": "k1", "ranges": {"a": ["0", 1.0]}}',
-        "[" * 100_000,
-    ],
-)
-def test_a_damaged_entry_is_ignored_with_a_note_and_replaced(cache: Path, text: str) -> None:
-    cache.mkdir(parents=True)
-    (cache / "k1.json").write_bytes(text.encode("latin-1"))
-    found, notes = cached_ranges("k1", lambda: RANGES)
-    assert found == RANGES
-    assert "k1 was ignored" in notes[0]
-    assert cached_ranges("k1", _never)[0] == RANGES
-
-
-def test_a_cut_entry_is_ignored(cache: Path) -> None:
-    cached_ranges("k1", lambda: RANGES)
-    file = cache / "k1.json"
-    whole = file.read_bytes()
-    for length in range(len(whole)):
-        file.write_bytes(whole[:length])
-        assert cached_ranges("k1", lambda: RANGES)[0] == RANGES
-    assert json.loads(file.read_bytes())["key"] == "k1"
-
-
-def test_the_cache_can_be_turned_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGEFUSE_NO_CACHE", "1")
-    assert cache_folder() is None
-    assert cached_ranges("k1", lambda: RANGES) == (RANGES, ())
-    assert not cache.exists()
-
-
-def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("EDGEFUSE_NO_CACHE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for value in ("", "relative/path"):
-        monkeypatch.setenv("XDG_CACHE_HOME", value)
-        assert cache_folder() == tmp_path / ".cache" / "edgefuse" / "calibration"
-
-
-def test_a_place_that_cannot_be_written_costs_a_note_only(cache: Path) -> None:
-    cache.parent.mkdir(parents=True)
-    cache.write_text("a file where the folder should be")
-    found, notes = cached_ranges("k1", lambda: RANGES)
-    assert found == RANGES
-    assert any("could not be cached" in note for note in notes)
-
-
-def test_an_error_in_the_calibration_is_the_callers(cache: Path) -> None:
-    def fails() -> dict[str, Range]:
-        raise InputError("bad sample")
-
-    with pytest.raises(InputError, match="bad sample"):
-        cached_ranges("k1", fails)
-    assert not cache.exists()
-
-
-def test_the_oldest_entries_go(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration_cache, "_KEPT", 3)
-    for number in range(5):
-        cached_ranges(f"k{number}", lambda: RANGES)
-        os.utime(cache / f"k{number}.json", (number, number))
-    cached_ranges("last", lambda: RANGES)
-    assert {path.stem for path in cache.iterdir()} == {"k3", "k4", "last"}
-
-
-def _key(**changes: object) -> str:
-    parts: dict[str, object] = {
-        "model": "m",
-        "data": "d",
-        "preprocess": {"mean": 127.0},
-        "scheme": AFFINE,
-        "observer": "minmax",
-        "values": ["a", "b"],
-    }
-    return calibration_key(**{**parts, **changes})  # type: ignore[arg-type]
-
-
-def test_the_key_holds_all_that_decides_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed: list[dict[str, object]] = [
-        {"model": "n"},
-        {"data": "e"},
-        {"preprocess": {"mean": 128.0}},
-        {"preprocess": None},
-        {"scheme": SYMMETRIC},
-        {"observer": "mse"},
-        {"values": ["a"]},
-        {"samples": 100},
-    ]
-    keys = [_key(), *(_key(**change) for change in changed)]
-    assert len(set(keys)) == len(keys)
-    assert _key(values=["b", "a", "a"]) == _key()
-    monkeypatch.setattr(calibration_cache, "__version__", "0.0.0")
-    assert _key() not in keys
-
-
-def test_the_listing_of_the_data_tells_changes(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    (data / "sub").mkdir(parents=True)
-    (data / "a.png").write_bytes(b"12")
-    (data / "sub" / "b.png").write_bytes(b"3")
-    first = data_digest(data)
-    assert data_digest(data) == first
-    stat = (data / "a.png").stat()
-    seen = {first}
-
-    def changed() -> bool:
-        found = data_digest(data)
-        new = found not in seen
-        seen.add(found)
-        return new
-
-    os.utime(data / "a.png", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    assert changed()
-    (data / "a.png").write_bytes(b"123")
-    os.utime(data / "a.png", ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert changed()
-    (data / "sub" / "b.png").rename(data / "b.png")
-    assert changed()
-    (data / "gone.png").symlink_to(data / "nowhere.png")
-    assert changed()
-    assert data_digest(data / "a.png") != data_digest(data / "b.png")
-    with pytest.raises(InputError, match="no calibration data"):
-        data_digest(tmp_path / "missing")
-
-
-def test_a_moved_folder_keeps_its_digest(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "a.png").write_bytes(b"1")
-    first = data_digest(tmp_path / "one")
-    (tmp_path / "one").rename(tmp_path / "two")
-    assert data_digest(tmp_path / "two") == first
 
 
 # The real thing

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edgefuse.errors import InternalError
 from edgefuse.graph import Model, Node, constant, model_to_bytes
-from edgefuse.quant.unshare import unshare, write_own
+from edgefuse.quant import Scheme
+from edgefuse.quant.unshare import differing_readers, unshare, write_own
 from tests.passes.graphs import Build
+from tests.quant.small_plans import EIGHT
 
 
 def tied() -> Model:
@@ -51,3 +55,25 @@ def test_named_nodes_get_copies_of_what_they_share() -> None:
     assert unshare(model, frozenset({"one"})) == 1
     assert _node(model, "one").inputs[1] is not _node(model, "two").inputs[1]
     assert unshare(model, frozenset({"one", "two"})) == 0, "nothing is shared any more"
+
+
+def _tied(scheme: Scheme, second: str) -> frozenset[str]:
+    """Return what needs its own copy where a MatMul and another layer read one weight and one bias."""
+    b = Build(seed=1)
+    x = b.x([4, 6])
+    weight, bias = b.rand(6, 6), b.rand(6)
+    first = b.op("Gemm", x, weight, bias, name="first")
+    if second == "turned":
+        y = b.op("Gemm", first, weight, bias, name="second", transB=1)
+    else:
+        y = b.op("Gemm", first if second == "behind" else x, weight, bias, name="second")
+    return differing_readers(b.y(b.op("Add", first, y)).model(), ["first", "second"], scheme)
+
+
+def test_only_readers_that_need_other_integers_differ() -> None:
+    integer_bias = replace(EIGHT, bias="int32")
+    assert _tied(EIGHT, "turned") == {"second"}, "its channels stand on the other axis"
+    assert _tied(EIGHT, "behind") == frozenset(), "the same integers at the same scale"
+    assert _tied(integer_bias, "behind") == {"second"}, "an integer bias follows the input's scale"
+    assert _tied(integer_bias, "beside") == frozenset()
+    assert _tied(replace(EIGHT, per_channel=False), "turned") == frozenset()
