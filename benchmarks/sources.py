@@ -118,12 +118,19 @@ def _paragraphs(path: str, content: bytes) -> list[str]:
 
 
 def _docstrings(content: bytes) -> list[str]:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    holders = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):
         return []
-    found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)]
+    found = [ast.get_docstring(tree)]
+    statements: list[ast.AST] = [tree]
+    for node in statements:  # breadth first, statements only: expressions are most of a tree, and hold none
+        if isinstance(node, holders):
+            found.append(ast.get_docstring(node))
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            inner = getattr(node, name, ())
+            statements += inner if isinstance(inner, list) else ()
     return [text for text in found if text]
 
 
