@@ -5,6 +5,7 @@
 #   make check    format, lint, types, fast tests (under 60 s; property tests are left to make test)
 #   make format   ruff format         make zoo      trained models out of published wheels, into zoo/
 #   make bench-host  the float artifact raced against OpenVINO on the same file, at one thread (table and JSON)
+#   make bench-quant MODELS="ppocr_cls magika_v3_3"  int8 by edgefuse, ONNX Runtime and NNCF side by side (docs/benchmarks.md)
 #   make clean    remove what the commands above made (.venv stays)
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.10 python3; do \
@@ -21,7 +22,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-conformance check format zoo bench-host install clean
+.PHONY: demo test test-conformance check format zoo bench-host bench-quant install clean
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -48,6 +49,9 @@ zoo: $(STAMP)
 
 bench-host: $(STAMP)
 	@$(BIN)/python benchmarks/host_float.py
+
+bench-quant: $(STAMP)
+	@$(BIN)/python -m benchmarks.quantization $(MODELS) $(OPTIONS)
 
 install: $(STAMP)
 
