@@ -6,7 +6,7 @@ saturation: what a CPU with VNNI does). Times are ratios to the float model in O
 in one interleaved race. A quantizer that fails is a row with its error.
 
     python -m benchmarks.quantization [NAME ...] [--peers edgefuse nncf ...] [--calibration 100]
-           [--evaluation 100] [--seconds 20] [--json bench-quant.json]
+           [--evaluation 100] [--seconds 20] [--limit 3600] [--json bench-quant.json]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Arrays = Mapping[str, Array]
 
 ROOT = Path(__file__).resolve().parents[1]
 TRANSFORMERS = frozenset({"minilm_l6_s128"})
-CHILD_SECONDS = 3600.0
+CHILD_SECONDS = 3600.0  # of one quantizer on one model, evaluation included
 HEADINGS = ("model", "quantizer", "arithmetic", "metric", "value", "SQNR dB", "int8 MACs", "x float", "CPU s")
 
 
@@ -55,28 +55,29 @@ def compare(
     reference: Arrays,
     folder: Path,
     seconds: float,
+    limit: float = CHILD_SECONDS,
 ) -> list[dict[str, Any]]:
     """Return the rows of one model: one a quantizer and arithmetic, or one with the error of its build.
 
     data: calibration and evaluation samples.  reference: the float model's outputs for the latter.
-    seconds: of the race; 0 = none.
+    seconds: of the race; 0 = none.  limit: wall seconds after which a quantizer is stopped.
     """
     write_task(folder, task, *data)
     rows = []
     for peer in peers:
-        rows += _rows(task, peer, _built(peer, folder), data[1], reference, folder)
+        rows += _rows(task, peer, _built(peer, folder, limit), data[1], reference, folder)
     able = [row["peer"] for row in rows if row["arithmetic"] == "own kernels" and not row["error"]]
-    ratios, error = _raced(able, folder, seconds) if able and seconds > 0 else ({}, "")
+    ratios, error = _raced(able, folder, seconds, limit) if able and seconds > 0 else ({}, "")
     for row in rows:
         if row["arithmetic"] == "own kernels":
             row |= {"race": ratios.get(row["peer"]), "race_error": error}
     return rows
 
 
-def _built(peer: str, folder: Path) -> dict[str, Any]:
+def _built(peer: str, folder: Path, limit: float) -> dict[str, Any]:
     """Return what a child found; where it died before it could say so, how."""
     print(f"{folder.name}: {peer}", file=sys.stderr, flush=True)
-    died = _child(["build", peer, str(folder)])
+    died = _child(["build", peer, str(folder)], limit)
     place = folder / f"{peer}.result.json"
     result: dict[str, Any] = {"errors": {"build": died or "wrote no result"}, "notes": []}
     if place.is_file():
@@ -86,8 +87,8 @@ def _built(peer: str, folder: Path) -> dict[str, Any]:
     return result
 
 
-def _child(arguments: Sequence[str]) -> str:
-    """Run benchmarks.peers in a process of its own; return "" or how it ended."""
+def _child(arguments: Sequence[str], limit: float) -> str:
+    """Run benchmarks.peers in a process of its own, `limit` seconds at most; return "" or how it ended."""
     environment = {
         **os.environ,
         "NNCF_CI": "1",
@@ -106,11 +107,11 @@ def _child(arguments: Sequence[str]) -> str:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=CHILD_SECONDS,
+            timeout=limit,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"did not end within {CHILD_SECONDS:.0f} s"
+        return f"did not end within {limit:g} s"
     if done.returncode == 0:
         return ""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -156,8 +157,8 @@ def judge(name: str, reference: Arrays, outputs: Arrays, inputs: Arrays) -> dict
     )
 
 
-def _raced(peers: Sequence[str], folder: Path, seconds: float) -> tuple[dict[str, Any], str]:
-    died = _child(["race", *peers, str(folder), "--seconds", str(seconds)])
+def _raced(peers: Sequence[str], folder: Path, seconds: float, limit: float) -> tuple[dict[str, Any], str]:
+    died = _child(["race", *peers, str(folder), "--seconds", str(seconds)], limit)
     place = folder / "race.json"
     if died or not place.is_file():
         return {}, died or "the race wrote no result"
@@ -199,6 +200,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--calibration", type=int, default=100, metavar="SAMPLES")
     parser.add_argument("--evaluation", type=int, default=100, metavar="SAMPLES")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the race of a model; 0 = no race")
+    parser.add_argument(
+        "--limit", type=float, default=CHILD_SECONDS, metavar="SECONDS", help="then a quantizer is stopped"
+    )
     parser.add_argument("--json", type=Path, default=Path("bench-quant.json"))
     return parser
 
@@ -218,7 +222,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reference = run_shaped(task.shapes, float_model(name), evaluation)
         with tempfile.TemporaryDirectory() as work:
             data = (calibration, evaluation)
-            rows += compare(task, options.peers, data, reference, Path(work) / name, options.seconds)
+            rows += compare(
+                task, options.peers, data, reference, Path(work) / name, options.seconds, options.limit
+            )
         report = {
             "rows": _plain(rows),
             "machine": machine_fingerprint(),

@@ -94,15 +94,15 @@ def test_a_peer_that_fails_is_a_row_with_its_error(tiny: Any, tmp_path: Path) ->
     assert "FAIL" in quantization._cells(row)[4]
 
 
-def test_a_peer_that_hangs_is_stopped(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantization, "CHILD_SECONDS", 0.01)
+def test_a_peer_that_hangs_is_stopped(tiny: Any, tmp_path: Path) -> None:
     task, data, reference = tiny
-    (row,) = compare(task, ["onnxruntime"], data, reference, tmp_path / "work", seconds=0.2)
+    (row,) = compare(task, ["onnxruntime"], data, reference, tmp_path / "work", seconds=0.2, limit=0.01)
     assert row["error"].startswith("did not end within")
 
 
+@pytest.mark.slow
 def test_a_child_that_crashes_tells_how() -> None:
-    assert "ended with 2" in quantization._child(["no-such-verb"])
+    assert "ended with 2" in quantization._child(["no-such-verb"], 60.0)
 
 
 def test_steps_that_worked_stand_beside_the_one_that_failed(
