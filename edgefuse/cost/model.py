@@ -79,9 +79,12 @@ class CostModel:
         self._cache_bytes = float(target.device.last_level_cache_kb or 0) * 1024
 
     def group(
-        self, candidate: Candidate, precision: Precision, reads: str, output: Format
+        self, candidate: Candidate, precision: Precision, reads: str, output: Format, variant: str = "plain"
     ) -> tuple[CostTerm, ...]:
-        """Return the cost terms of a group that reads activations as `reads` and writes `output`."""
+        """Return the cost terms of a group that reads activations as `reads` and writes `output`.
+
+        variant: the way the candidate is written; this model prices all of them alike.
+        """
         compute = sum(self._compute_ms(node, precision) for node in candidate.nodes)
         moved = self._external_bytes(candidate, precision, reads, output)
         overhead = float(self._target.device.kernel_overhead_us) / 1000
@@ -98,6 +101,10 @@ class CostModel:
         moved = elements * (ELEMENT_BYTES[source] + ELEMENT_BYTES[target])
         overhead = float(self._target.device.kernel_overhead_us) / 1000
         return self._term("conversion", self._memory_ms(moved) + overhead)
+
+    def reformat(self, elements: int, source: Format, target: Format) -> CostTerm:
+        """Return the cost of bringing a tensor into another layout or place: read once, written once."""
+        return self.conversion(elements, source.dtype, target.dtype)
 
     def _term(self, name: str, ms: float) -> CostTerm:
         return CostTerm(name=name, ms=round(ms, 9), provenance="estimate", source=self._source)

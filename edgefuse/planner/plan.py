@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from edgefuse.fusion import compute_nodes
 from edgefuse.graph import source_name
+from edgefuse.planner.assemble import scale_name, step_term
 from edgefuse.planner.columns import Column, PlanRequest, make_columns
-from edgefuse.planner.solve import solve
-from edgefuse.plans import Conversion, Format, Group, Plan, Rejection
+from edgefuse.planner.solve import Solution, solve
+from edgefuse.plans import Conversion, Group, Plan, Rejection, ScaleGroup
 from edgefuse.units import format_ms
 
-__all__ = ["make_plan"]
+__all__ = ["make_plan", "write_plan"]
 
 
 def make_plan(request: PlanRequest) -> Plan:
@@ -20,30 +21,58 @@ def make_plan(request: PlanRequest) -> Plan:
     Raises UnsupportedError where some node cannot run on the target, or no plan keeps the budget.
     """
     columns, refusals = make_columns(request)
-    solution = solve(request, columns)
+    return write_plan(request, columns, refusals, solve(request, columns))
+
+
+def write_plan(
+    request: PlanRequest,
+    columns: Sequence[Column],
+    refusals: Mapping[tuple[str, str], str],
+    solution: Solution,
+) -> Plan:
+    """Return the plan that a solution means; columns: all that were to choose from."""
     order = {node.name: i for i, node in enumerate(request.model.graph)}
     chosen = sorted(solution.columns, key=lambda c: order[c.candidate.names[0]])
     singles = _cheapest_singles(columns)
     groups = tuple(_group(i, c, singles, refusals, request) for i, c in enumerate(chosen))
-    conversions = tuple(
-        Conversion(tensor=t, source=Format(a), target=Format(b), cost=cost)
-        for t, a, b, cost in solution.conversions
-    )
+    conversions = _conversions(request, solution)
+    found = solution.found
     return Plan(
         model=request.model_digest,
         target=request.target.string,
         requested=request.requested,
         groups=groups,
         conversions=conversions,
+        scale_groups=_scale_groups(request, solution),
         rejected=_rejections(refusals),
         predicted_ms=round(sum(g.predicted_ms for g in groups) + sum(c.cost.ms for c in conversions), 9),
         budget=request.budget,
-        budget_used=round(sum(g.loss for g in groups), 12),
-        status=solution.status,
-        gap=solution.gap,
-        solver=solution.solver,
+        budget_used=_budget_used(request, solution),
+        status=found.status,
+        gap=found.gap,
+        solver=found.solver,
         fit=request.cost.fit,
     )
+
+
+def _conversions(request: PlanRequest, solution: Solution) -> tuple[Conversion, ...]:
+    graph = request.model.graph
+    values = {v.name: v for v in graph.inputs} | {v.name: v for node in graph for v in node.outputs}
+    return tuple(
+        Conversion(s.tensor, s.source, s.target, step_term(request, values[s.tensor], s.source, s.target))
+        for s in solution.steps
+    )
+
+
+def _scale_groups(request: PlanRequest, solution: Solution) -> tuple[ScaleGroup, ...]:
+    shared = set(solution.scales)
+    return tuple(ScaleGroup(s.tensors, s.reason) for s in request.scales if scale_name(s) in shared)
+
+
+def _budget_used(request: PlanRequest, solution: Solution) -> float:
+    shared = set(solution.scales)
+    scales = sum(s.loss for s in request.scales if scale_name(s) in shared)
+    return round(sum(c.loss for c in solution.columns) + scales, 12)
 
 
 def _cheapest_singles(columns: Sequence[Column]) -> dict[tuple[str, str], float]:

@@ -109,7 +109,7 @@ def price(problem: Problem, taken: Sequence[int]) -> Price | None:
         return None
     if quotient_cycle(problem, taken):
         return None
-    written = {t: f for t, f in problem.given.items()}
+    written = dict(problem.given)
     written |= {t: f for choice in chosen for t, f in choice.writes}
     needs = dict.fromkeys((t, f) for choice in chosen for t, f in choice.reads)
     needs |= dict.fromkeys((t, f) for t, f in problem.wanted.items() if t in problem.producers)
@@ -150,9 +150,7 @@ def spans(problem: Problem, choice: Choice) -> list[tuple[int, int, float]]:
     if problem.memory_limit is None:
         return []
     first, last = choice.nodes[0], choice.nodes[-1]
-    found = [
-        (first, max(problem.last_use.get(t, last), last), problem.sizes[t, f]) for t, f in choice.writes
-    ]
+    found = [(first, max(problem.last_use.get(t, last), last), problem.sizes[t, f]) for t, f in choice.writes]
     for tensor, layout in choice.reads:
         until = problem.last_use.get(tensor, last)
         if until < last:

@@ -130,9 +130,7 @@ def _memory(problem: Problem, program: Program, limit: float) -> None:
             program.add(scaled, -np.inf, 1.0 - fixed[position] / limit)
 
 
-def _add_spans(
-    live: list[dict[int, float]], variable: int, found: Iterable[tuple[int, int, float]]
-) -> None:
+def _add_spans(live: list[dict[int, float]], variable: int, found: Iterable[tuple[int, int, float]]) -> None:
     for first, last, count in found:
         for position in range(first, last + 1):
             live[position][variable] = live[position].get(variable, 0.0) + count

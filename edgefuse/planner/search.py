@@ -7,8 +7,8 @@ Small programs go to the solver as they are. For large ones:
 2. with everything whole held fixed, a small integer program over the groups around the split ones gives a
    plan;
 3. no plan better than that one holds a choice whose reduced cost is more than plan - bound, so those choices
-   are dropped (exactly, not as a guess), and the integer program over the rest closes the gap. Its bound holds
-   for the whole model.
+   are dropped (exactly, not as a guess), and the integer program over the rest closes the gap. Its bound
+   holds for the whole model.
 
 Steps 1 and 2 grow with the model about linearly, and step 3 with what is left. A circle of groups in a
 solution is forbidden by one more row, and the search begins again.
@@ -126,9 +126,10 @@ def _around_split(problem: Problem, values: np.ndarray) -> np.ndarray:
     kept = values > 1e-7
     kept[len(problem.choices) :] = True
     split = np.zeros(problem.size, dtype=bool)
-    for i in np.flatnonzero((values > 1e-6) & (values < 1 - 1e-6)):
-        if i < len(problem.choices):
-            split[list(problem.choices[i].nodes)] = True
+    between = (values > 1e-6) & (values < 1 - 1e-6)
+    for i, choice in enumerate(problem.choices):
+        if between[i]:
+            split[list(choice.nodes)] = True
     for i, choice in enumerate(problem.choices):
         if not kept[i] and split[list(choice.nodes)].any():
             kept[i] = True
@@ -140,7 +141,7 @@ def _gap(objective: float, bound: float) -> float:
 
 
 def _checked(problem: Problem, program: Program, answer: Answer, circles: int) -> Found:
-    """Return the answer as a plan, priced anew without the program; raises InternalError where they differ."""
+    """Return the answer as a plan, priced without the program; raises InternalError where they differ."""
     taken = _taken(problem, answer.values)
     found = price(problem, taken)
     if found is None or not within(problem, found):

@@ -10,7 +10,12 @@ import numpy as np
 from edgefuse.planner.problem import Choice, Price, Problem, Step, price, within
 from edgefuse.plans import Format
 
-FORMATS = (Format("float32"), Format("int8"), Format("float16", "channels-last"), Format("int8", place="other"))
+FORMATS = (
+    Format("float32"),
+    Format("int8"),
+    Format("float16", "channels-last"),
+    Format("int8", place="other"),
+)
 
 
 def random_problem(
@@ -22,7 +27,7 @@ def random_problem(
     scales: int = 1,
     horizontal: bool = True,
 ) -> Problem:
-    """Return a connected random graph of `size` nodes with groups of one to three nodes, whole or not convex."""
+    """Return a random graph of `size` nodes with groups of one to three nodes, convex or not."""
     rng = np.random.default_rng(seed)
     kinds = FORMATS[:formats]
     parents = [
