@@ -52,8 +52,10 @@ from edgefuse.quantized import Quantized
 __all__ = [
     "Int8Tables",
     "float_plan",
+    "float_request",
     "int8_anchors",
     "int8_plan",
+    "int8_request",
     "measure_tables",
     "repair_prepared",
     "round_prepared",
@@ -103,9 +105,40 @@ def float_precisions(prepared: Prepared, precision: str) -> tuple[Precision, ...
     return ("fp16", "fp32")
 
 
+def float_request(prepared: Prepared, precision: str, threads: int) -> PlanRequest:
+    """Return what the plan without int8 is made from."""
+    return _request(prepared, float_precisions(prepared, precision), precision, threads)
+
+
 def float_plan(prepared: Prepared, precision: str, threads: int) -> Plan:
     """Return the cheapest plan without int8."""
-    return make_plan(_request(prepared, float_precisions(prepared, precision), precision, threads))
+    return make_plan(float_request(prepared, precision, threads))
+
+
+def int8_request(
+    prepared: Prepared,
+    tables: Int8Tables,
+    precision: str,
+    threads: int,
+    budget: float | None,
+    *,
+    group_budget: float | None = None,
+    refused: Mapping[str, str] | None = None,
+) -> PlanRequest:
+    """Return what the plan with int8 is made from; the arguments are those of `int8_plan`."""
+    precisions: tuple[Precision, ...] = ("int8", *float_precisions(prepared, precision))
+    return _request(
+        prepared,
+        precisions,
+        precision,
+        threads,
+        losses=tables.losses,
+        group_losses=tables.group_losses,
+        budget=budget,
+        group_budget=group_budget,
+        prefer_int8=precision == "int8",
+        refused=refused,
+    )
 
 
 def int8_plan(
@@ -123,18 +156,8 @@ def int8_plan(
     group_budget: likewise for the loss of each output channel group.  refused: node name -> why it must stay
     float.
     """
-    precisions: tuple[Precision, ...] = ("int8", *float_precisions(prepared, precision))
-    request = _request(
-        prepared,
-        precisions,
-        precision,
-        threads,
-        losses=tables.losses,
-        group_losses=tables.group_losses,
-        budget=budget,
-        group_budget=group_budget,
-        prefer_int8=precision == "int8",
-        refused=refused,
+    request = int8_request(
+        prepared, tables, precision, threads, budget, group_budget=group_budget, refused=refused
     )
     if prepared.imported is not None:
         return plan_imported(request, prepared, tables.ranges, tables.scheme)
