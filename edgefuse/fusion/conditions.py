@@ -47,13 +47,13 @@ _MAX_POWER = 64  # an exponent beyond this is a mistake, and could take for ever
 class Condition:
     """One `where` line.
 
-    text: as written.  names: the tensors of the pattern that it speaks of.  same: whether the line is
-    `same(...)`, which asks that siblings agree on a value.
+    text: as written.  names: the tensors of the pattern that it speaks of.  among: "same" or "differ" for a
+    line `same(...)` or `differ(...)`, which compares a value among siblings; else "".
     """
 
     text: str
     names: frozenset[str]
-    same: bool
+    among: str
     _evaluate: _Closure
 
     def holds(self, bindings: Bindings) -> bool:
@@ -64,7 +64,7 @@ class Condition:
             return False
 
     def value(self, bindings: Bindings) -> Any:
-        """Return the value of a `same(...)` line for one sibling; raises Unknown."""
+        """Return the value of a `same(...)` or `differ(...)` line for one sibling; raises Unknown."""
         return self._evaluate(bindings)
 
 
@@ -74,14 +74,15 @@ def compile_condition(text: str, names: Collection[str], where: str) -> Conditio
     where: the rule, for the message. Raises InputError for a form, a function or a name outside the lists.
     """
     tree = _parse(text, where)
-    same = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "same"
-    if same:
+    name = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
+    among = name if name in ("same", "differ") else ""
+    if among:
         if len(tree.args) != 1 or tree.keywords:
-            raise InputError(f"{where}: same() takes one expression", got=text)
+            raise InputError(f"{where}: {among}() takes one expression", got=text)
         tree = tree.args[0]
     used: set[str] = set()
     closure = _compile(tree, frozenset(names), used, f"{where}: condition {text!r}")
-    return Condition(text, frozenset(used), same, closure)
+    return Condition(text, frozenset(used), among, closure)
 
 
 def compile_expression(text: str, names: Collection[str], where: str) -> _Closure:
@@ -120,6 +121,8 @@ def _compile(node: Any, names: frozenset[str], used: set[str], what: str) -> _Cl
         return _binary(node, part, what)
     if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
         return _comparison(node, part)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        return _slice(node, part, what)
     if isinstance(node, ast.Subscript):
         base, index = part(node.value), part(node.slice)
         return lambda bindings: _known(lambda a, i: a[i], base(bindings), index(bindings))
@@ -166,6 +169,15 @@ def _comparison(node: ast.Compare, part: Callable[[Any], _Closure]) -> _Closure:
         return True
 
     return compare
+
+
+def _slice(node: ast.Subscript, part: Callable[[Any], _Closure], what: str) -> _Closure:
+    found = node.slice
+    if not isinstance(found, ast.Slice) or found.step is not None:
+        raise InputError(f"{what}: a slice has a beginning and an end, and no step")
+    base = part(node.value)
+    ends = [part(end) if end is not None else (lambda bindings: None) for end in (found.lower, found.upper)]
+    return lambda bindings: _known(lambda a, i, j: a[i:j], base(bindings), *(end(bindings) for end in ends))
 
 
 def _known(apply: Callable[..., Any], *operands: Any) -> Any:

@@ -107,6 +107,11 @@ def close(value: Value | None, target: float, tolerance: float = 1e-4) -> bool:
         return False
 
 
+def abs_close(found: float, target: float, tolerance: float = 1e-4) -> bool:
+    """Return whether a number (an attribute) is within `tolerance` of `target`."""
+    return abs(found - target) <= tolerance
+
+
 def numbers(value: Value | None) -> tuple[float, ...]:
     """Return all the numbers of a constant of at most 64 elements, in row-major order."""
     array = constant(value)
@@ -221,6 +226,7 @@ def _writer(value: Value | None) -> Node:
 
 
 FACTS: Mapping[str, Fact] = {
+    "abs_close": Fact(abs_close, (2, 3)),
     "attr": Fact(attr, (2, 3)),
     "axes": Fact(axes, (1, 1)),
     "close": Fact(close, (2, 3)),

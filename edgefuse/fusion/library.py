@@ -133,7 +133,7 @@ def _check(text: RuleText, pattern: Pattern, where: str) -> None:
     if text.refused.by not in known:
         raise InputError(f"{where}: refused.by is none of its conditions", expected=" | ".join(sorted(known)))
     has_siblings = any(line.siblings for line in pattern.alternatives[0])
-    for condition in (line for line in text.where if line.startswith("same(")):
+    for condition in (line for line in text.where if line.startswith(("same(", "differ("))):
         if not has_siblings:
             raise InputError(f"{where}: {condition!r} needs a line of siblings (s* = ...)")
     if "plain" not in text.variants:

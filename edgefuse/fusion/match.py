@@ -305,11 +305,15 @@ class _Search:
                 break
         alone = [members[0][0] for members in classes.values() if len(members) == 1]
         if len(classes) > 1 and alone:
-            refused.setdefault(_same_text(filters), []).extend(alone)
+            refused.setdefault(_parting(filters, list(classes)), []).extend(alone)
         for by, nodes_refused in refused.items():
             self.found.refuse(frozenset((*nodes_refused, *nodes)), by)
         for members in (members for members in classes.values() if len(members) > 1):
             together = tuple(node for node, _ in members)
+            equal = _equal_among(filters, [self._values(extended) for _, extended in members])
+            if equal:
+                self.found.refuse(frozenset((*nodes, *together)), equal)
+                continue
             self._judge(members[0][1], frozenset((*nodes, *together)), together)
 
     def _values(self, env: _Env) -> dict[str, Value | None]:
@@ -331,7 +335,7 @@ class _Search:
             return
         bindings = self._values(env)
         for condition in self.rule.conditions:
-            if not condition.same and not condition.holds(bindings):
+            if not condition.among and not condition.holds(bindings):
                 self.found.refuse(nodes, condition.text)
                 return
         if len(exits) > 1 and not self.index.convex(nodes):
@@ -360,16 +364,28 @@ def _sorted_by(
     """Return ("", values of the `same` lines) for one sibling, or (the line that refuses it, ())."""
     values: list[object] = []
     for condition in filters:
-        if not condition.same:
+        if not condition.among:
             if not condition.holds(bindings):
                 return condition.text, ()
             continue
         try:
-            values.append(condition.value(bindings))
+            value = condition.value(bindings)
         except Unknown:
             return condition.text, ()
+        if condition.among == "same":
+            values.append(value)
     return "", tuple(values)
 
 
-def _same_text(filters: Sequence[Condition]) -> str:
-    return next((condition.text for condition in filters if condition.same), "pattern")
+def _equal_among(filters: Sequence[Condition], members: Sequence[Mapping[str, Value | None]]) -> str:
+    """Return the `differ` line on whose value all siblings agree, or ""."""
+    for condition in (c for c in filters if c.among == "differ"):
+        if len({condition.value(bindings) for bindings in members}) == 1:
+            return condition.text
+    return ""
+
+
+def _parting(filters: Sequence[Condition], keys: Sequence[tuple[object, ...]]) -> str:
+    """Return the first `same` line on whose value the siblings differ."""
+    lines = [condition.text for condition in filters if condition.among == "same"]
+    return next(line for i, line in enumerate(lines) if len({key[i] for key in keys}) > 1)

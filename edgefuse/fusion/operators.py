@@ -42,6 +42,12 @@ CLASSES: Mapping[str, frozenset[str]] = {
     "exponential": frozenset({"Celu", "Elu", "Selu", "Softplus"}),
     # x times a gate of itself.
     "self_gated": frozenset({"Gelu", "HardSwish", "Mish", "Swish"}),
+    "activation": frozenset(
+        """
+        Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus
+        Softsign Swish Tanh ThresholdedRelu
+        """.split()
+    ),
     "unary": POINTWISE - {"Add", "Div", "Max", "Mean", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Clip"},
     "pointwise": POINTWISE,
     "anchor": ANCHORS,
