@@ -31,6 +31,7 @@ from edgefuse.graph import (
 from edgefuse.graph.reference import judge_session
 from edgefuse.quant.calibrate import Range
 from edgefuse.quant.fake_quant import cast, fake_quantize
+from edgefuse.quant.mean_errors import mean_errors, switch_shift
 from edgefuse.quant.quantize import activation_parameters
 from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.suffix import cut_before, cut_points
@@ -143,7 +144,8 @@ def _switched(
     ):
         here = sorted((n for n in probed if cut <= places[n] < then), key=places.__getitem__)
         across = [name for name in after.reads if name not in suffix.reads] if after is not None else []
-        session = _probe_session(suffix.model, here, ranges, scheme, across)
+        shifts = mean_errors(suffix.model, here, ranges, scheme, [suffix.feeds(feeds) for feeds in held])
+        session = _probe_session(suffix.model, here, ranges, scheme, across, shifts)
         off = {_SWITCH + str(i): np.zeros((), np.float32) for i in range(len(here))}
         given = [{**suffix.feeds(feeds), **off} for feeds in held]
         clean = clean or [session.run(outputs, feeds) for feeds in given]
@@ -202,9 +204,17 @@ def _relative_error(clean: Sequence[Sequence[np.ndarray]], noisy: Sequence[Seque
 
 
 def _probe_session(
-    copy: Model, probed: Sequence[str], ranges: Mapping[str, Range], scheme: Scheme, more: Sequence[str]
+    copy: Model,
+    probed: Sequence[str],
+    ranges: Mapping[str, Range],
+    scheme: Scheme,
+    more: Sequence[str],
+    shifts: Mapping[str, np.ndarray],
 ) -> Any:
-    """Return a session of `copy`, which gets a switch for each probed node; more: values to write as well."""
+    """Return a session of `copy`, which gets a switch for each probed node.
+
+    more: values to write as well.  shifts: node name -> what a corrected bias adds, by channel.
+    """
     nodes = {node.name: node for node in copy.graph}
     values = {v.name: v for node in copy.graph for v in node.outputs}
     for i, name in enumerate(probed):
@@ -213,6 +223,8 @@ def _probe_session(
         copy.graph.inputs.append(switch)
         activation = node.inputs[0]
         assert activation is not None
+        if name in shifts:
+            switch_shift(node, shifts[name], switch)
         _switch_activation(node, activation, ranges[activation.name or ""], scheme, switch)
         _switch_weight(node, scheme, switch)
     written = {v.name for v in copy.graph.outputs}
