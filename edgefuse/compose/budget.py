@@ -7,7 +7,7 @@ of losses shrinks until a plan holds, then grows again halfway back to the small
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgefuse.compose.decisions import within
@@ -22,8 +22,10 @@ ROUNDS = 8
 _ROUNDS_BACK = 3
 # Between a budget that holds and one this much larger that does not, there is hardly a plan.
 _CLOSE = 1.2
-# Flipped answers and noise / signal grow with the root of the loss; a cosine falls with the loss itself.
-_LINEAR = ("cosine",)
+# How a drop grows with the loss, as a power: noise / signal and, at first, flipped answers with its root; a
+# cosine with the loss itself. Two plans that were measured say it better.
+_POWER, _POWER_OF_COSINE = 0.5, 1.0
+_POWERS = (0.2, 1.5)
 _LEAST_STEP, _LARGEST_STEP = 0.05, 0.7
 
 
@@ -46,7 +48,8 @@ class BudgetSearch:
         """Return the payload of the largest budget found that is within the drop, or None."""
         held: Built | None = None
         held_plan: tuple[object, ...] = ()
-        holds, fails, drop, back = 0.0, math.inf, math.inf, 0
+        holds, fails, back = 0.0, math.inf, 0
+        failed: list[tuple[float, float]] = []
         budget: float | None = None
         for attempt in range(ROUNDS):
             plan, quantized = self.plan_at(budget)
@@ -58,25 +61,34 @@ class BudgetSearch:
             else:
                 built = self.build(plan, quantized)
                 self.progress(attempt + 1, ROUNDS)
-                drop = built.accuracy.drop
-                if within(drop, self.max_drop):
+                if within(built.accuracy.drop, self.max_drop):
                     held, held_plan, holds = built, _shape(plan), budget or plan.budget_used
                 else:
                     fails = min(fails, plan.budget_used)
+                    failed.append((plan.budget_used, built.accuracy.drop))
                     self._say(built)
+            if held is None and fails <= 0.0:
+                break
             if held is not None and (fails < holds * _CLOSE or fails == math.inf or back >= _ROUNDS_BACK):
                 break
-            budget = fails * self._step(drop) if held is None else math.sqrt(holds * fails)
+            budget = fails * self._step(failed) if held is None else math.sqrt(holds * fails)
         if held is None and not self.notes:
             self.notes.append("no int8: nothing in int8 is both faster (estimate) and within the budget")
         elif held is None:
             self.notes.append(f"no int8: no plan was within --max-drop after {len(self.notes)} rounds")
         return held
 
-    def _step(self, drop: float) -> float:
-        """Return what the budget is multiplied by after a plan that lost `drop`."""
-        ratio = self.max_drop / drop if math.isfinite(drop) and drop > 0 else 0.0
-        return min(max(ratio if self.metric in _LINEAR else ratio**2, _LEAST_STEP), _LARGEST_STEP)
+    def _step(self, failed: Sequence[tuple[float, float]]) -> float:
+        """Return what the budget is multiplied by; failed: budget and drop of the plans that did not hold."""
+        used, drop = failed[-1]
+        if not (math.isfinite(drop) and drop > 0 and self.max_drop > 0):
+            return _LEAST_STEP
+        power = _POWER_OF_COSINE if self.metric == "cosine" else _POWER
+        if len(failed) > 1:
+            used_before, before = failed[-2]
+            slope = math.log(before / drop) / math.log(used_before / used) if math.isfinite(before) else power
+            power = min(max(slope, _POWERS[0]), _POWERS[1])
+        return float(min(max((self.max_drop / drop) ** (1 / power), _LEAST_STEP), _LARGEST_STEP))
 
     def _say(self, built: Built) -> None:
         self.notes.append(
