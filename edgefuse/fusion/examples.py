@@ -159,19 +159,23 @@ def _argument(
     drawn = _RANDOM.fullmatch(text)
     if drawn is not None:
         array = random.normal(size=_dimensions(drawn[2], sizes, where))
-        return add_constant(graph, (np.abs(array) + 0.5 if drawn[1] else array).astype(np.float32), "w")
+        return add_constant(
+            graph, (np.abs(array) + 0.5 if drawn[1] else array).astype(np.float32), "constant"
+        )
     if text.startswith("["):
         parts = split_arguments(text[1:-1])
         given = [compile_expression(part, list(sizes), where)(sizes) for part in parts]
         kind = np.int64 if all(isinstance(number, int) for number in given) else np.float32
-        return add_constant(graph, np.array(given, kind), "k")
+        return add_constant(graph, np.array(given, kind), "constant")
     try:
         number = ast.literal_eval(text)
     except (ValueError, SyntaxError) as error:
         raise InputError(
             f"{where}: {text!r} is no tensor of the example", expected=", ".join(known)
         ) from error
-    return add_constant(graph, np.array(number, np.float32 if isinstance(number, float) else np.int64), "k")
+    return add_constant(
+        graph, np.array(number, np.float32 if isinstance(number, float) else np.int64), "constant"
+    )
 
 
 def _attribute(name: str, text: str, known: Mapping[str, Any], where: str) -> Attr:
