@@ -30,16 +30,18 @@ def command(
     model: str | None, explain: str | None, shapes: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Plan MODEL.onnx for a device and print the groups; times are estimates."""
-    from edgefuse.compose.verbs import plan_from_options
+    from edgefuse.compose.verbs import explain_from_options, plan_from_options
     from edgefuse.report import terminal_progress
-    from edgefuse.report.plan import explain_node, plan_json, print_plan
+    from edgefuse.report.plan import plan_json, print_plan
 
     options["model"] = model
     options["shapes"] = shapes_of(shapes) or None
     with terminal_progress() as progress:
-        plan, notes = plan_from_options(options, progress)
+        if explain is not None:
+            explained = explain_from_options(options, explain, progress)
+        else:
+            plan, notes = plan_from_options(options, progress)
     if explain is not None:
-        explained = explain_node(plan, explain)
         print_json(explained) if as_json else print(explained["text"])
     elif as_json:
         print_json(plan_json(plan, notes))

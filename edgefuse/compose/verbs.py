@@ -13,6 +13,7 @@ import numpy as np
 import edgefuse
 from edgefuse.compose.outputs import require_arrays_place, require_other_file
 from edgefuse.errors import UsageError
+from edgefuse.planner import PlanRequest
 from edgefuse.plans import Plan
 from edgefuse.report import Progress, silent
 
@@ -31,12 +32,29 @@ def plan(model: str | os.PathLike[str] | None = None, *, progress: Progress = si
 
 def plan_from_options(given: Mapping[str, Any], progress: Progress = silent) -> tuple[Plan, list[str]]:
     """Return (plan, notes)."""
+    found, notes, _ = _planned(given, progress)
+    return found, notes
+
+
+def explain_from_options(given: Mapping[str, Any], node: str, progress: Progress = silent) -> dict[str, Any]:
+    """Return what decided about a node of the plan, its alternatives priced by planning again."""
+    from edgefuse.planner import explain_choice
+    from edgefuse.report.explain import explanation_json
+
+    _, _, request = _planned(given, progress)
+    return explanation_json(explain_choice(request, node))
+
+
+def _planned(given: Mapping[str, Any], progress: Progress) -> tuple[Plan, list[str], PlanRequest]:
+    """Return (plan, notes, what the plan was made from)."""
     from edgefuse.compose.build import _Build, _Feeds, resolve_options
     from edgefuse.compose.imported import imported_notes, made_up_data
     from edgefuse.compose.planning import (
         PROBE_SAMPLES,
         float_plan,
+        float_request,
         int8_plan,
+        int8_request,
         measure_tables,
         round_prepared,
     )
@@ -57,13 +75,15 @@ def plan_from_options(given: Mapping[str, Any], progress: Progress = silent) -> 
         tables = measure_tables(prepared, _Feeds(calibration), progress, made_up=made_up)
         found, quantized = int8_plan(prepared, tables, work.options.precision, work.threads, None)
         if quantized:
-            return found, [*notes, *imported_notes(prepared, found, quantized)]
+            request = int8_request(prepared, tables, work.options.precision, work.threads, None)
+            return found, [*notes, *imported_notes(prepared, found, quantized)], request
         notes.append("no int8: nothing in int8 is faster (estimate)")
     if device.int8 == "none":
         notes.append(f"no int8 on {device.name}: {device.int8_reason}")
     elif calibration is None and work.options.precision in ("auto", "int8"):
         notes.append("no --calib: no int8")
-    return float_plan(prepared, work.options.precision, work.threads), notes
+    request = float_request(prepared, work.options.precision, work.threads)
+    return float_plan(prepared, work.options.precision, work.threads), notes, request
 
 
 def inspect(
