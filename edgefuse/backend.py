@@ -118,7 +118,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class GroupReadback:
-    """What became of one planned group: confirmed as one kernel in the planned precision, or why not."""
+    """What became of one planned group: confirmed as one kernel in the planned precision, or why not.
+
+    fallen: it was planned in int8, and its kernel computes in float.
+    """
 
     group: str
     confirmed: bool
@@ -126,6 +129,7 @@ class GroupReadback:
     precision: str
     ms: float | None
     why: str = ""
+    fallen: bool = False
 
 
 @dataclass(frozen=True, slots=True)

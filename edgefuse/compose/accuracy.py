@@ -18,7 +18,7 @@ from edgefuse.compose.imported import made_up_data
 from edgefuse.compose.interface import check_memory
 from edgefuse.compose.payloads import Built, open_built
 from edgefuse.compose.prepare import Prepared, tensor_info
-from edgefuse.compose.sessions import first_line, open_session
+from edgefuse.compose.sessions import first_line, open_session, sample_hint
 from edgefuse.compose.simulate import exact_call
 from edgefuse.datasets import Dataset, Sample
 from edgefuse.errors import EdgefuseError, InputError, UnsupportedError
@@ -162,7 +162,7 @@ def session_call(model: Model) -> Call:
             raise InputError(
                 f"the float model cannot run on a sample: {first_line(error)}",
                 got=shapes,
-                hint="state the sizes with --shape, or give other data",
+                hint=sample_hint(model),
             ) from error
 
     return call

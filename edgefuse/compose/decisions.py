@@ -65,7 +65,8 @@ def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: boo
     """Return a note ("": none); raises UnsupportedError for a float payload that is not what the model is.
 
     max_drop: --max-drop.  nan: what the model itself gave of NaN.  made_up: the data were seeded random
-    numbers, on which a detector's order or a threshold may flip: a note then, and no refusal.
+    numbers, on which a detector's order or a threshold may flip: a note then, if level 1 found that every
+    region alone computes what the model says. Without that evidence made-up data refuse like real ones.
     """
     if nan:
         return f"the model itself gives {nan}: accuracy on those tells nothing"
@@ -73,23 +74,34 @@ def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: boo
     if within(built.accuracy.drop, limit):
         return ""
     what = f"the float payload loses {built.accuracy.drop:.4g} of {built.accuracy.metric} against the model"
-    if made_up:
-        return f"{what}, on made-up inputs (allowed {limit:g}): give data with --eval"
+    if made_up and _regions_pass(built):
+        return (
+            f"{what}, on made-up inputs (allowed {limit:g}); every region alone is right (level 1), so that "
+            "this is an order or a threshold that flips on noise: give data with --eval"
+        )
     raise UnsupportedError(
-        what,
+        f"{what}, on made-up inputs" if made_up else what,
         expected=f"at most {limit:g} (--max-drop)",
         got=f"worst: {built.accuracy.worst_group}",
-        hint="--precision fp32 where it was another, or a metric that fits the outputs (--metric)",
+        hint=("data with --eval, " if made_up else "")
+        + "--precision fp32 where it was another, or a metric that fits the outputs (--metric)",
     )
+
+
+def _regions_pass(built: Built) -> bool:
+    return built.regions is not None and built.regions.ok
 
 
 def loses_in_half(built: Built, options: BuildOptions, doubtful: bool) -> bool:
     """Return whether a float payload in float16 loses so much that fp32 should take its place.
 
-    doubtful: its accuracy says nothing (made-up data, NaN of the model's own).  A user who asked for fp16
-    gets fp16, or the refusal of `require_float_accuracy`.
+    doubtful: its accuracy alone says nothing (made-up data, NaN of the model's own); it counts where level 1
+    does not clear the payload.  A user who asked for fp16 gets fp16, or the refusal of
+    `require_float_accuracy`.
     """
-    if doubtful or options.precision == "fp16" or not built.plan.count("fp16"):
+    if options.precision == "fp16" or not built.plan.count("fp16"):
+        return False
+    if doubtful and _regions_pass(built):
         return False
     return not within(built.accuracy.drop, max(options.max_drop, FLOAT_DROP))
 
@@ -98,9 +110,7 @@ def require_int8_kernels(built: Built) -> None:
     """Raise UnsupportedError where planned int8 ran as float: time and accuracy would be another plan's."""
     assert built.readback is not None
     groups = {group.id: group for group in built.plan.groups}
-    fallen = [
-        r for r in built.readback.groups if groups[r.group].precision == "int8" and "planned int8" in r.why
-    ]
+    fallen = [row for row in built.readback.groups if row.fallen]
     if fallen:
         first = groups[fallen[0].group]
         raise UnsupportedError(

@@ -4,22 +4,48 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from edgefuse.artifact.arrays import DTYPES
 from edgefuse.errors import InputError, UnsupportedError, UsageError
-from edgefuse.graph import Model, dims
+from edgefuse.graph import (
+    Model,
+    Node,
+    TensorType,
+    Value,
+    all_nodes,
+    constant,
+    dims,
+    input_value,
+    scalar,
+    source_name,
+)
 from edgefuse.runtime.tensors import TensorInfo
 
-__all__ = ["check_inputs", "check_labels", "check_memory", "check_shapes", "check_tensors"]
+__all__ = [
+    "check_inputs",
+    "check_labels",
+    "check_memory",
+    "check_operators",
+    "check_shapes",
+    "check_tensors",
+]
 
 # Runtimes count elements in 32 bits.
 _LARGEST = 2**31 - 1
 # What the manifest takes (edgefuse/artifact/manifest.py).
 _LONGEST_NAME, _LONGEST_SYMBOL, _MOST_AXES = 500, 200, 32
 _LONGEST_LABEL = 1000
+
+# Each call draws anew: no judge can say whether a result is right.
+_DRAWS = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+# Operators that read or write values which are no tensors.
+_HOLDS_MORE = re.compile("Sequence|^Optional")
 
 
 def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
@@ -55,6 +81,60 @@ def check_inputs(model: Model, path: str) -> None:
                 got="x".join(map(str, shape)),
                 hint="export the model with an open size, or with the real one",
             )
+
+
+def check_operators(model: Model, path: str) -> None:
+    """Raise UnsupportedError for what no artifact can promise, naming the node or value.
+
+    Refused: operators that draw random numbers (their results differ from call to call, so that nothing can
+    be verified), a Dropout that drops, and sequences or optional values at the model's edge or inside.
+    """
+    for side, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
+        for value in values:
+            if not _is_tensor(value):
+                raise UnsupportedError(
+                    f"{path}: {side} {value.name!r} is {_kind(value)}, and edgefuse runs tensors only",
+                    expected="a tensor",
+                    got=str(value.type),
+                    hint="export the model with a tensor in its place, or one for each element",
+                )
+    for node in all_nodes(model):
+        why = _drawn(node)
+        if why:
+            raise UnsupportedError(
+                f"node {source_name(node)!r} ({node.op_type}) {why}: its result differs from call to call, "
+                "and cannot be verified",
+                hint="export the model for inference, or make the random numbers an input of it",
+            )
+        if _HOLDS_MORE.search(node.op_type):
+            raise UnsupportedError(
+                f"node {source_name(node)!r} ({node.op_type}): it works on a sequence or an optional value, "
+                "and edgefuse runs tensors only",
+                got=f"{node.op_type} of {', '.join(repr(v.name) for v in node.inputs if v is not None)}",
+                hint="export the model with Split, Concat or Gather in place of operators on sequences",
+            )
+
+
+def _is_tensor(value: Value) -> bool:
+    return value.type is None or isinstance(value.type, TensorType)
+
+
+def _kind(value: Value) -> str:
+    return "an optional value" if "Optional" in type(value.type).__name__ else "a sequence"
+
+
+def _drawn(node: Node) -> str:
+    """Return how the node draws random numbers, or ""."""
+    if node.op_type in _DRAWS:
+        return "draws random numbers"
+    mode = input_value(node, 2)
+    if node.op_type != "Dropout" or mode is None:
+        return ""
+    if constant(mode) is None:
+        return f"drops values where {mode.name!r} says so at run time"
+    ratio = input_value(node, 1)
+    drops = scalar(mode) != 0.0 and (ratio is None or scalar(ratio) != 0.0)
+    return "drops values as in training" if drops else ""
 
 
 def check_tensors(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefuse.backend import Backend, load_backend
-from edgefuse.compose.interface import check_inputs, check_shapes
+from edgefuse.compose.interface import check_inputs, check_operators, check_shapes
 from edgefuse.compose.sizes import fix_sizes, listed, with_all_sizes
 from edgefuse.device import Target, probe_host, resolve_target
 from edgefuse.graph import (
@@ -85,12 +85,14 @@ def find_target(name: str) -> Target:
 def load_model(path: str, shapes: Mapping[str, Sequence[int]]) -> Model:
     """Return the model at `path` as imported, with the inputs in `shapes` fixed.
 
-    Raises InputError for one that can never be called: no inputs, a size of 0, no rank.
+    Raises InputError for one that can never be called (no inputs, a size of 0, no rank), and
+    UnsupportedError for one that cannot be verified or is not made of tensors.
     """
     check_shapes(shapes)
     original = read_model(path)
     if shapes:
         bind_dimensions(original, shapes)
+    check_operators(original, path)
     check_inputs(original, path)
     return original
 

@@ -123,7 +123,7 @@ def _casting(model: Model, run: Callable[[Feeds], Feeds]) -> Call:
 
     def call(feeds: dict[str, np.ndarray]) -> Feeds:
         return run(
-            {name: np.ascontiguousarray(a, dtypes[name]) for name, a in feeds.items() if name in dtypes}
+            {name: np.asarray(a, dtypes[name], order="C") for name, a in feeds.items() if name in dtypes}
         )
 
     return call

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from edgefuse.errors import EdgefuseError, InputError
-from edgefuse.graph import Model, model_to_bytes
+from edgefuse.graph import Model, is_float, model_to_bytes
 from edgefuse.graph.reference import judge_session
 
-__all__ = ["first_line", "open_session"]
+__all__ = ["first_line", "open_session", "sample_hint"]
 
 
 def open_session(model: Model) -> Any:
@@ -23,6 +23,20 @@ def open_session(model: Model) -> Any:
             f"ONNX Runtime, the judge of every build, refuses the model: {first_line(error)}",
             hint="the model contradicts itself, or uses what ONNX Runtime lacks: export it again",
         ) from error
+
+
+def sample_hint(model: Model) -> str:
+    """Return what to try where `model` fails on a sample: sizes, or real numbers where made-up ones misfit.
+
+    Whole numbers and truth values may be sizes, indices or conditions, which no random number fits.
+    """
+    names = [repr(value.name) for value in model.graph.inputs if not is_float(value)]
+    if not names:
+        return "state the sizes with --shape, or give other data"
+    return (
+        f"where {', '.join(names)} holds a size, an index or a condition, made-up numbers do not fit: give "
+        "real ones with --calib or --eval; else state the sizes with --shape"
+    )
 
 
 def first_line(error: BaseException) -> str:

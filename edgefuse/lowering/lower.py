@@ -12,6 +12,7 @@ from edgefuse.graph import (
     Model,
     all_nodes,
     clone_model,
+    has_subgraphs,
     infer_shapes,
     source_name,
     static_shape,
@@ -147,4 +148,14 @@ def _check(model: Model, reader: Reader) -> None:
             if value.dtype is not None and value.dtype in (DataType.DOUBLE, DataType.FLOAT16):
                 if reader.held(value.dtype) != value.dtype:
                     raise InternalError(f"{source_name(node)} still writes {value.dtype.name}")
-    check_model(model)
+    try:
+        check_model(model)
+    except InternalError as error:
+        body = next((node for node in all_nodes(model) if has_subgraphs(node)), None)
+        if body is None:
+            raise
+        raise refusal(
+            body,
+            f"its body cannot be written in the operators and element types that the target holds ({error})",
+            "a constant condition or trip count, which is resolved at import, or a model without it",
+        ) from error

@@ -47,6 +47,9 @@ _WRAPPING = frozenset({"Add", "Sub", "Mul", "Neg", "Pow", "ReduceSum", "ReducePr
 # Inputs where a number past the int32 range says "to the end" and may be clamped: (operator, input index).
 _CLAMPED = frozenset({("Slice", 1), ("Slice", 2)})
 
+# ONNX prescribes int64 for how often a Loop runs, as for the number of the turn that its body reads.
+_TRIP_COUNT = ("Loop", 0)
+
 # Attributes that name an element type.
 _TYPE_ATTRIBUTES = {
     "Cast": "to",
@@ -112,22 +115,43 @@ class _Settler:
             record[value.name or ""] = (value.dtype.name.lower(), held.name.lower())
             value.type = TensorType(held)
 
-    def _graph(self, graph: Graph) -> None:
+    def _graph(self, graph: Graph, fixed: Sequence[Value] = ()) -> None:
+        """Settle the nodes of a graph; fixed: inputs whose type ONNX prescribes."""
         for value in graph.inputs:
-            if value.dtype is not None:
+            if value.dtype is not None and value not in fixed:
                 value.type = TensorType(self.reader.held(value.dtype))
         for node in list(graph):
             self._node(node)
             for body in _bodies(node):
-                self._graph(body)
+                self._graph(body, body.inputs[:1] if node.op_type == "Loop" else ())
+                self._body_outputs(body)
+
+    def _body_outputs(self, body: Graph) -> None:
+        """Let a body give its results in the types that its node passes on."""
+        for index, value in enumerate(body.outputs):
+            before = self.before.get(value)
+            last = next(reversed(body), None)
+            if before is None or last is None or value.dtype == self.reader.held(before):
+                continue
+            wanted = self.reader.held(before)
+            body.outputs[index] = _append_cast(last, value, wanted).outputs[0]
+            body.outputs[index].type = TensorType(wanted)
 
     def _node(self, node: Node) -> None:
         form = operator_form(node.op_type, self.version) if node.domain in ("", "ai.onnx") else None
         if form is None or has_subgraphs(node):
-            # A body's results follow the body; inputs of If, Loop and custom operators keep their types.
+            # Inputs of If, Loop and custom operators keep their types, which are held ones but for constants.
             for index, value in enumerate(node.inputs):
-                if value is not None and constant(value) is not None and value.dtype is not None:
+                if value is None or value.dtype is None:
+                    continue
+                if (node.op_type, index) == _TRIP_COUNT:
+                    self._feed(node, index, DataType.INT64)
+                elif constant(value) is not None:
                     self._feed(node, index, self.reader.held(value.dtype))
+            if form is not None:
+                for value in node.outputs:
+                    if value.dtype is not None:
+                        value.type = TensorType(self.reader.held(value.dtype))
             return
         self._name_types(node)
         chosen = self._choose(node, form)

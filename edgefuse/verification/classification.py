@@ -57,6 +57,13 @@ class Agreement(Metric):
 
     def _update(self, outputs: Outputs, reference_outputs: Outputs, label: object | None) -> None:
         self._output = class_scores(self, reference_outputs)
+        if not reference_outputs[self._output].size:
+            raise self.refuse(
+                "these outputs",
+                "at least one row of scores",
+                f"{self._output} {list(reference_outputs[self._output].shape)}",
+                "give data on which the model finds something (--eval), or name another metric",
+            )
         wanted = predicted_classes(reference_outputs[self._output])
         got = _same_shape(self, outputs, reference_outputs, self._output)
         self._same += int(((got == wanted) & (wanted >= 0)).sum())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgefuse.errors import InputError, InternalError
+from edgefuse.graph import DataType
 from edgefuse.plans import Group, Plan
 from edgefuse.verification.cut import Cut
 from edgefuse.verification.fidelity import OutputError, OutputErrors
@@ -183,23 +184,31 @@ def judge_regions(
 
     errors: as `measure_regions`.  outputs: names of the graph outputs, whose channel groups count by
     themselves.  by: what ran the regions, for the reader.
+    A float32 region that writes float16 because the model says so is held to the limit of float16: the
+    rounding is the model's own, and the float64 reference leaves it out.
     """
     held: dict[str, list[OutputError]] = {}
     for tensor, group in cut.writers.items():
         held.setdefault(group, []).append(errors[tensor])
     found = limits or RegionLimits()
-    regions = tuple(_region(group, held.get(group.id, ()), outputs, found) for group in plan.groups)
+    half = {n.name for n in cut.model.graph if any(value.dtype in _HALF for value in n.outputs)}
+    regions = tuple(
+        _region(group, held.get(group.id, ()), outputs, found, not half.isdisjoint(group.nodes))
+        for group in plan.groups
+    )
     return RegionReport(regions, samples, by)
 
 
 # The user's own Q/DQ: a last bit of what they read may be a whole step of what they write.
 _ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_HALF = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
 
 def _region(
-    group: Group, errors: Sequence[OutputError], outputs: Sequence[str], limits: RegionLimits
+    group: Group, errors: Sequence[OutputError], outputs: Sequence[str], limits: RegionLimits, half: bool
 ) -> Region:
-    precision = "int8" if _ROUNDS.intersection(group.operators) else group.precision
+    precision = "fp16" if half and group.precision == "fp32" else group.precision
+    precision = "int8" if _ROUNDS.intersection(group.operators) else precision
     why = next((text for row in errors if (text := _fault(precision, row, row.name in outputs, limits))), "")
     return Region(group.id, group.sources, group.operators, group.precision, tuple(errors), why)
 

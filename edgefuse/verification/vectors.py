@@ -86,10 +86,12 @@ def _deviation(name: str, results: dict[str, Array], outputs: dict[str, Array], 
     value = largest_difference(results[name], outputs[name]) if name in results else math.inf
     if not math.isfinite(value):
         got = "no such output" if name not in results else f"shape {list(results[name].shape)}"
+        same = name in results and results[name].shape == outputs[name].shape
+        hint = "its range may not fit the precision: build with --precision fp32"
         raise UnsupportedError(
             f"the deployed runtime gives no usable output '{name}' for {source}",
             expected=f"shape {list(outputs[name].shape)}, finite where the float model is",
             got=got,
-            hint="its range may not fit the precision: build with --precision fp32",
+            hint=hint if same else "the runtime does not do here what the model says: another target",
         )
     return value

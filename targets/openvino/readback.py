@@ -87,7 +87,7 @@ def _row(group: Group, home: dict[str, list[int]], found: list[Kernel]) -> Group
     is_int8 = kernel.implementation.lower().endswith("_i8")
     if group.precision == "int8" and not is_int8:
         why = f"planned int8, ran {kernel.precision or 'float'} ({kernel.implementation})"
-        return GroupReadback(group.id, False, kernel.name, kernel.precision, kernel.ms, why)
+        return GroupReadback(group.id, False, kernel.name, kernel.precision, kernel.ms, why, fallen=True)
     if group.compute_nodes > 1 and len(where) == 1 and len(kernel.nodes) == 1 and len(group.nodes) > 1:
         only = next(iter(where))
         if only not in (group.nodes[-1], *written):

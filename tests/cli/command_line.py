@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,12 @@ class Result:
     err: str
 
     @property
+    def said(self) -> str:
+        """What stands on stderr beside the lines that say which stage of the work begins."""
+        lines = self.err.splitlines(keepends=True)
+        return "".join(line for line in lines if not re.match(r"\[ *\d+\.\d s\] ", line))
+
+    @property
     def json(self) -> Any:
         return json.loads(self.out)
 
@@ -28,7 +35,7 @@ def refused(result: Result, code: int, *words: str) -> None:
     """Assert one error block that holds `words`, nothing on stdout, the exit code, and no traceback."""
     assert result.code == code, result
     assert result.out == "", result
-    assert result.err.startswith("error: "), result
+    assert result.said.startswith("error: "), result
     assert sum(line.startswith("error:") for line in result.err.splitlines()) == 1, result.err
     assert "Traceback" not in result.err
     assert "a bug of edgefuse" not in result.err, result.err
@@ -43,4 +50,4 @@ def refused_as_json(result: Result, code: int, kind: str) -> None:
     assert sorted(error) == ["expected", "got", "hint", "kind", "message"]
     assert error["kind"] == kind
     assert error["message"]
-    assert result.err.lstrip("\n").startswith("error: " + error["message"])
+    assert result.said.lstrip("\n").startswith("error: " + error["message"])

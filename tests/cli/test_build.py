@@ -32,7 +32,7 @@ def _report(path: Path) -> dict[str, object]:
 
 def test_float_for_a_board_that_is_not_here(cli: Cli, work: Path) -> None:
     result = cli("build", "net.onnx", *NANO)
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.said) == (0, "")
     assert "net.jetson-nano.efa" in result.out
     assert "not measured" in result.out
     assert "note: no int8 on jetson-nano: this GPU has no INT8 arithmetic" in result.out

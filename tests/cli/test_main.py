@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ VERBS = ("bench", "build", "inspect", "plan", "run", "targets", "verify")
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_of_each_verb(cli: Cli, verb: str, flag: str) -> None:
     result = cli(verb, flag)
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.said) == (0, "")
     assert f"Usage: edgefuse {verb}" in result.out
     assert "--json" in result.out
 
@@ -99,7 +100,7 @@ def test_exceptions_that_nobody_foresaw_are_one_block_too(
     monkeypatch.setattr("edgefuse.compose.targets.list_targets", fail)
     result = cli("targets")
     assert (result.code, result.out) == (code, "")
-    assert result.err.lstrip("\n").startswith("error: ")
+    assert result.said.lstrip("\n").startswith("error: ")
     assert word in result.err
     assert "Traceback" not in result.err
     refused_as_json(cli("targets", "--json"), code, kind)
@@ -114,7 +115,7 @@ def test_an_interrupt_ends_with_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("edgefuse.compose.targets.list_targets", stop)
     result = cli("targets")
-    assert (result.code, result.out, result.err.strip()) == (130, "", "interrupted")
+    assert (result.code, result.out, result.said.strip()) == (130, "", "interrupted")
 
 
 def test_a_terminal_that_cannot_show_a_letter(monkeypatch: pytest.MonkeyPatch, work: Path) -> None:
@@ -127,9 +128,18 @@ def test_a_terminal_that_cannot_show_a_letter(monkeypatch: pytest.MonkeyPatch, w
     assert b"\\u0441\\u0435\\u0442\\u044c.jetson-nano.efa" in raw.getvalue()
 
 
-def test_no_line_of_progress_where_stderr_is_no_terminal(cli: Cli, work: Path) -> None:
-    result = cli("build", "net.onnx", "--target", "x86-avx512-vnni", "--calib", "calib.npz")
-    assert (result.code, result.err) == (0, "")
+def test_a_line_a_stage_where_stderr_is_no_terminal(cli: Cli, work: Path) -> None:
+    result = cli("build", "net.onnx", "--target", "x86-avx512-vnni", "--calib", "calib.npz", "--json")
+    assert (result.code, result.said) == (0, "")
+    assert result.json["payloads"]
+    stages = [re.fullmatch(r"\[ *\d+\.\d s\] (.*)", line) for line in result.err.splitlines()]
+    told = [stage[1] for stage in stages if stage is not None]
+    assert told[:2] == ["read and canonicalise", "plan and lower float"]
+    assert len(told) == len(set(told)) == len(stages)  # each stage once, and nothing else
+
+
+def test_what_needs_no_work_says_nothing_on_stderr(cli: Cli, work: Path) -> None:
+    assert cli("targets").err == ""
 
 
 @pytest.mark.slow

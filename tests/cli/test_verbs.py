@@ -318,7 +318,7 @@ def test_verify_fails_with_1_where_the_drop_is_over_the_budget(
         "1e-9",
     )
     result = cli(*arguments)
-    assert (result.code, result.err) == (1, "")
+    assert (result.code, result.said) == (1, "")
     assert result.out.endswith("FAILED\n")
     as_json = cli(*arguments, "--json")
     assert as_json.code == 1
@@ -355,7 +355,7 @@ def test_bench_measures_and_gates(cli: Cli, work: Path, host_artifact: Path) -> 
     assert report["load_ms"] > 0
     assert report["first_ms"] > 0
     bad = cli("bench", host_artifact, *FAST, "--gate", "p90<=10s", "--gate", "p50<=0.001us")
-    assert (bad.code, bad.err) == (1, "")
+    assert (bad.code, bad.said) == (1, "")
     assert "gate p90<=10s: passed" in bad.out
     assert bad.out.count("p50<=0.001us: FAILED") == 1
     other = cli("bench", host_artifact, *FAST, "--payload", "float", "--json").json

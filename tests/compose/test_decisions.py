@@ -16,14 +16,17 @@ from edgefuse.compose.decisions import (
     COST_BAND,
     FASTER_BY,
     choose_order,
+    loses_in_half,
     require_float_accuracy,
     require_int8_kernels,
 )
+from edgefuse.compose.options import BuildOptions
 from edgefuse.compose.payloads import Built
 from edgefuse.errors import UnsupportedError
 from edgefuse.plans import CostTerm, Format, Group, Plan, Precision
 from edgefuse.quantized import Quantized
-from edgefuse.verification import Comparison
+from edgefuse.verification import Comparison, RegionReport
+from edgefuse.verification.regions import Region
 
 
 def _group(number: int, precision: Precision = "fp32", compute_nodes: int = 2) -> Group:
@@ -98,14 +101,14 @@ def _readback(*rows: GroupReadback) -> Readback:
     return Readback(kernels=(), groups=rows)
 
 
-def _row(group: str, confirmed: bool, why: str = "") -> GroupReadback:
-    return GroupReadback(group, confirmed, "kernel", "f32", 1.0, why)
+def _row(group: str, confirmed: bool, why: str = "", fallen: bool = False) -> GroupReadback:
+    return GroupReadback(group, confirmed, "kernel", "f32", 1.0, why, fallen)
 
 
 def test_planned_int8_that_ran_in_float_is_refused_and_named() -> None:
     built = _built("int8", groups=(_group(0, "int8"), _group(1, "int8"), _group(2)))
     built.readback = _readback(
-        _row("g000", True), _row("g001", False, "planned int8, ran f32 (brgconv_avx2)"), _row("g002", True)
+        _row("g000", True), _row("g001", False, "ran f32 (brgconv_avx2)", fallen=True), _row("g002", True)
     )
     with pytest.raises(UnsupportedError) as caught:
         require_int8_kernels(built)
@@ -116,7 +119,8 @@ def test_planned_int8_that_ran_in_float_is_refused_and_named() -> None:
 def test_a_split_fusion_and_a_float_group_are_no_reason_to_refuse() -> None:
     built = _built("int8", groups=(_group(0, "int8"), _group(1)))
     built.readback = _readback(
-        _row("g000", False, "split into Convolution + Relu"), _row("g001", False, "planned elsewhere")
+        _row("g000", False, "planned int8, split into Convolution + Relu"),
+        _row("g001", False, "planned elsewhere"),
     )
     require_int8_kernels(built)
     assert built.honoured == 0.0
@@ -126,6 +130,15 @@ def _compared(drop: float, **changes: Any) -> Built:
     built = _built("float")
     found = Comparison("top1", "share", 1.0 - drop, 1.0, drop, 10, "", ())
     built.accuracy = replace(found, **changes)
+    return built
+
+
+def _judged(drop: float, passes: bool | None) -> Built:
+    """Return a payload with such a drop whose level 1 passed, failed, or was not run."""
+    built = _compared(drop)
+    if passes is not None:
+        why = "" if passes else "off by 1"
+        built.regions = RegionReport((Region("g000", ("conv0",), ("Conv",), "fp32", (), why),), 2, "a test")
     return built
 
 
@@ -139,7 +152,38 @@ def test_a_float_payload_over_the_budget_is_refused_on_data_and_noted_on_made_up
     with pytest.raises(UnsupportedError) as caught:
         require_float_accuracy(_compared(drop), 0.01, "", False)
     assert "the float payload loses" in str(caught.value)
-    assert "give data with --eval" in require_float_accuracy(_compared(drop), 0.01, "", True)
+    note = require_float_accuracy(_judged(drop, passes=True), 0.01, "", True)
+    assert "give data with --eval" in note
+    assert "every region alone is right" in note
+
+
+@pytest.mark.parametrize("passes", [False, None])
+def test_made_up_inputs_excuse_no_loss_that_level_one_does_not_clear(passes: bool | None) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        require_float_accuracy(_judged(0.02, passes), 0.01, "", True)
+    assert "on made-up inputs" in caught.value.message
+    assert "--eval" in str(caught.value.hint)
+    assert require_float_accuracy(_judged(0.009, passes), 0.01, "", True) == ""
+
+
+@pytest.mark.parametrize(
+    ("precision", "doubtful", "passes", "wide"),
+    [
+        ("auto", False, True, True),
+        ("auto", True, True, False),
+        ("auto", True, False, True),
+        ("auto", True, None, True),
+        ("fp16", True, False, False),
+    ],
+)
+def test_float16_over_the_budget_becomes_fp32_unless_made_up_data_are_all_that_speaks_against_it(
+    precision: str, doubtful: bool, passes: bool | None, wide: bool
+) -> None:
+    built = _judged(0.02, passes)
+    built.plan = _built("float", groups=(_group(0, "fp16"),)).plan
+    assert loses_in_half(built, BuildOptions(precision=precision), doubtful) is wide
+    built.plan = _built("float", groups=(_group(0),)).plan
+    assert not loses_in_half(built, BuildOptions(precision=precision), doubtful)
 
 
 def test_a_budget_of_nothing_still_lets_sums_round() -> None:
