@@ -40,6 +40,7 @@ __all__ = [
     "float_model",
     "labels",
     "model_path",
+    "photo_files",
     "run",
     "run_shaped",
     "samples",
@@ -183,7 +184,7 @@ def _images(name: str, pictures: list[Array]) -> dict[str, Array]:
     return {key: np.concatenate([steps.apply(picture) for picture in pictures])}
 
 
-def _photo_files(split: Split) -> list[Path]:
+def photo_files(split: Split) -> list[Path]:
     """Return the photos by sha256 of their names: the first 100 calibrate, the others evaluate."""
     files = sorted(
         (SHARED_DATA / "photos").glob("*.jpg"),
@@ -201,7 +202,7 @@ def _first(files: list[Any], count: int, what: str) -> list[Any]:
 
 
 def _photos(name: str, split: Split, count: int) -> tuple[dict[str, Array], list[Any]]:
-    files = _first(_photo_files(split), count, f"{split} photos")
+    files = _first(photo_files(split), count, f"{split} photos")
     right = [int(path.name.split("_", 1)[0]) for path in files]
     return _images(name, [read_image(path) for path in files]), right
 
@@ -220,7 +221,7 @@ def _scenes(name: str, split: Split, count: int) -> tuple[dict[str, Array], list
             whole[-high:, -wide:],
         ]
         streets += [side for part in parts for side in (part, part[:, ::-1])]
-    chosen = [*streets, *_photo_files(split)]
+    chosen = [*streets, *photo_files(split)]
     order = np.random.default_rng(7).permutation(len(chosen))
     ordered = _first([chosen[index] for index in order], count, f"{split} scenes")
     pictures = [

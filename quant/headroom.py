@@ -48,7 +48,7 @@ class Extremes:
         """Return the smallest and largest value of all samples."""
         return Range(float(self.low.min()), float(self.high.max()))
 
-    def of(self, places: np.ndarray | range) -> Extremes:
+    def of(self, places: np.ndarray | Sequence[int]) -> Extremes:
         """Return those of the samples at `places`."""
         index = np.asarray(places)
         return Extremes(self.low[index], self.high[index], self.size)

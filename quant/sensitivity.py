@@ -31,6 +31,7 @@ from edgefuse.graph import (
 from edgefuse.graph.reference import judge_session
 from edgefuse.quant.calibrate import Range
 from edgefuse.quant.fake_quant import cast, fake_quantize
+from edgefuse.quant.loss_outputs import before_softmax
 from edgefuse.quant.mean_errors import mean_errors, switch_shift
 from edgefuse.quant.quantize import activation_parameters
 from edgefuse.quant.scheme import Scheme
@@ -81,8 +82,12 @@ def measure_all_losses(
     samples: Sequence[Mapping[str, np.ndarray]],
     progress: Callable[[int], None] | None = None,
 ) -> Losses:
-    """Return the same, and the error in each output channel group (as `measure_channel_losses` has them)."""
+    """Return the same, and the error in each output channel group (as `measure_channel_losses` has them).
+
+    Both are measured before a Softmax that writes an output (`edgefuse.quant.loss_outputs`).
+    """
     losses = Losses({}, {})
+    model = before_softmax(model)
     outputs = _float_outputs(model)
     for name, clean, noisy in _switched(model, nodes, ranges, scheme, samples):
         losses.total[name] = _relative_error(clean, noisy)

@@ -1,7 +1,7 @@
 """What a repair gains: loss in float simulation, on samples that no repair has seen.
 
-Decibels are 10 log10(signal / noise) at the float outputs: relative squared errors of all outputs, over all
-held-out samples, averaged so that each output counts the same.
+Decibels are 10 log10(signal / noise) at the float outputs, before a Softmax: relative squared errors of all
+outputs, over all held-out samples, averaged so that each output counts the same.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import overload
 
 import numpy as np
 
-from edgefuse.graph import Model, model_to_bytes
+from edgefuse.graph import Model, is_float, model_to_bytes
 from edgefuse.graph.reference import judge_session
 from edgefuse.plans import Plan
 from edgefuse.quant.fake_quant import simulated_graph
+from edgefuse.quant.loss_outputs import before_softmax
 from edgefuse.quantized import Quantized
 
 __all__ = ["Split", "Trials", "split_samples"]
@@ -80,9 +81,7 @@ class Trials:
 
     def __init__(self, model: Model, samples: Sequence[Feeds]) -> None:
         self._samples = samples
-        self._outputs = [
-            v.name or "" for v in model.graph.outputs if v.dtype is not None and v.dtype.is_floating_point()
-        ]
+        self._outputs = [i for i, v in enumerate(before_softmax(model).graph.outputs) if is_float(v)]
         self._clean = self._run(model) if self._outputs else []
 
     def __bool__(self) -> bool:
@@ -90,8 +89,11 @@ class Trials:
         return bool(self._outputs and self._clean)
 
     def _run(self, model: Model) -> list[list[np.ndarray]]:
-        session = judge_session(model_to_bytes(model))
-        return [session.run(self._outputs, dict(feeds)) for feeds in self._samples]
+        cut = before_softmax(model)
+        session = judge_session(model_to_bytes(cut))
+        # By place: a repair may put a node of another name before a Softmax.
+        names = [cut.graph.outputs[place].name or "" for place in self._outputs]
+        return [session.run(names, dict(feeds)) for feeds in self._samples]
 
     def decibels(self, model: Model, plan: Plan, quantized: Quantized) -> float:
         """Return the signal-to-noise ratio of the simulated plan in dB; -inf where it is not finite."""

@@ -116,7 +116,7 @@ def test_padding_comes_out_as_zero() -> None:
 
 @pytest.mark.shared
 def test_photos_are_split_by_the_digest_of_their_names(shared_dir: Path) -> None:
-    calibration, evaluation = (zoo_inputs._photo_files(split) for split in SPLITS)
+    calibration, evaluation = (zoo_inputs.photo_files(split) for split in SPLITS)
     assert (len(calibration), len(evaluation)) == (100, 400)
     digests = [hashlib.sha256(path.name.encode()).hexdigest() for path in [*calibration, *evaluation]]
     assert digests == sorted(digests)
