@@ -204,8 +204,8 @@ def _open_session(path: Path, exact: bool) -> Call:
     return call
 
 
-def _share_of_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
-    """Return the share of the products whose operands both come out of DequantizeLinear."""
+def _product_macs(path: Path, shapes: Mapping[str, Sequence[int]]) -> tuple[int, int]:
+    """Return multiply-accumulates of all nodes, and of those whose operands come out of DequantizeLinear."""
     from edgefuse.analysis import node_cost
     from edgefuse.compose.prepare import load_model
 
@@ -217,6 +217,12 @@ def _share_of_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
         makers = [value.producer() for value in node.inputs[:2] if value is not None]
         if macs and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers):
             int8 += macs
+    return total, int8
+
+
+def _share_of_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
+    """Return the share of the products that the file's Q/DQ nodes make int8, whatever the runtime does."""
+    total, int8 = _product_macs(path, shapes)
     return int8 / total if total else 0.0
 
 
@@ -282,11 +288,14 @@ def _build_nncf(folder: Path, file: str, best: bool) -> list[str]:
     return []
 
 
-def _share_of_openvino(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
-    """Return the share of the products that OpenVINO's own list of kernels names as int8 kernels."""
+def _share_of_openvino(path: Path, task: Task) -> float:
+    """Return the share of the products that OpenVINO's own list of kernels names as int8 kernels.
+
+    Of the float model's, where those are more: an LSTM stands in that list without its sizes.
+    """
     from edgefuse.targets.openvino.readback import kernels
 
-    compiled = _compiled(path, shapes)
+    compiled = _compiled(path, task.shapes)
     made = {kernel.name: kernel for kernel in kernels(compiled)}
     int8 = total = 0
     for op in compiled.get_runtime_model().get_ordered_ops():
@@ -295,6 +304,7 @@ def _share_of_openvino(path: Path, shapes: Mapping[str, Sequence[int]]) -> float
         total += macs
         if kernel is not None and kernel.implementation.lower().endswith("_i8"):
             int8 += macs
+    total = max(total, _product_macs(Path(task.model), task.shapes)[0])
     return int8 / total if total else 0.0
 
 
@@ -332,7 +342,7 @@ def _nncf(file: str, best: bool) -> Peer:
         file,
         lambda folder: _build_nncf(folder, file, best),
         {"own kernels": lambda folder: _open_openvino(folder / file, _shaped(folder))},
-        lambda folder: _share_of_openvino(folder / file, _shaped(folder)),
+        lambda folder: _share_of_openvino(folder / file, read_task(folder)),
     )
 
 

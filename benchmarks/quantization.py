@@ -176,7 +176,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         row["peer"],
         row["arithmetic"],
         metric,
-        f"{figures[metric]:.4f}" if metric else row["error"] and f"FAIL {row['error']}"[:60],
+        f"{figures[metric]:.4f}" if metric else row["error"] and "FAIL",
         "" if decibels is None else f"{decibels:.1f}",
         "" if share is None else f"{share:.3f}",
         "" if ratio is None else f"{1 / ratio['ratio']:.2f}",

@@ -247,7 +247,9 @@ def _pages(name: str, split: Split, count: int) -> tuple[dict[str, Array], list[
 
 
 def _lines(name: str, split: Split, count: int) -> tuple[dict[str, Array], list[Any]]:
-    made = [text_inputs.line(split, index, name, 22) for index in range(count)]
+    # Longer lines would be shrunk to fit: the angle model, 192 pixels wide, then reads 78 % and not 97 %.
+    longest = 22 if name == "ppocrv4_rec" else 12
+    made = [text_inputs.line(split, index, name, longest) for index in range(count)]
     if name == "ppocrv4_rec":
         return _images(name, [picture for picture, _ in made]), [text for _, text in made]
     pictures = [
