@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "bench", "build", "inspect", "load", "plan", "run", "targets", "verify"]
+__all__ = ["__version__", "bench", "build", "inspect", "load", "plan", "rules", "run", "targets", "verify"]
 
 
 def load(path: "Union[str, os.PathLike[str]]", simulate: bool = False, **options: Any) -> "Model":
@@ -93,6 +93,13 @@ def inspect(path: "Union[str, os.PathLike[str]]", **options: Any) -> Dict[str, A
     from edgefuse.compose.verbs import inspect as inspect_file
 
     return inspect_file(path, **options)
+
+
+def rules() -> List[Dict[str, Any]]:
+    """Return one row a fusion rule: id, family, kind, variants, and why there is one."""
+    from edgefuse.report.rules import list_rules
+
+    return list_rules()
 
 
 def run(

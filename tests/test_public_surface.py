@@ -15,7 +15,7 @@ import pytest
 import edgefuse
 
 ROOT = Path(__file__).resolve().parents[1]
-FUNCTIONS = ("bench", "build", "inspect", "load", "plan", "run", "targets", "verify")
+FUNCTIONS = ("bench", "build", "inspect", "load", "plan", "rules", "run", "targets", "verify")
 
 
 def _fresh(program: str) -> str:

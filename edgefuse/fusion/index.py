@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgefuse.fusion.operators import COMMUTING
 from edgefuse.graph import Model, Node, Value, all_nodes, dims, has_subgraphs
 
 __all__ = ["BARRIERS", "GraphIndex"]
@@ -103,6 +102,16 @@ class GraphIndex:
             and (tensor in self.escapes or any(r not in inside for r in self.readers[tensor]))
         ]
 
+    def closed(self, nodes: frozenset[int], exits: set[int]) -> bool:
+        """Return whether nothing outside a set of nodes reads of it what is not among `exits`."""
+        for i in nodes:
+            for tensor in self.outputs[i]:
+                if tensor == ABSENT or tensor in exits:
+                    continue
+                if tensor in self.escapes or any(r not in nodes for r in self.readers[tensor]):
+                    return False
+        return True
+
     def convex(self, nodes: frozenset[int]) -> bool:
         """Return whether no path leaves the set and comes back: as one unit it would wait for itself."""
         last = max(nodes)
@@ -120,7 +129,3 @@ class GraphIndex:
                     if reader < last:
                         stack.append(reader)
         return True
-
-    def commutes(self, node: int) -> bool:
-        """Return whether the order of the node's inputs does not matter."""
-        return self.ops[node] in COMMUTING

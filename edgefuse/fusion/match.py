@@ -14,6 +14,7 @@ from edgefuse.fusion.conditions import Condition
 from edgefuse.fusion.facts import Unknown
 from edgefuse.fusion.index import ABSENT, GraphIndex
 from edgefuse.fusion.library import Rule, load_rules
+from edgefuse.fusion.operators import COMMUTING
 from edgefuse.fusion.pattern import Argument, Line
 from edgefuse.graph import Model, Node, Value
 
@@ -122,6 +123,7 @@ class _Search:
         self.alias: Mapping[str, str] = {}
         self.order: list[Line] = []
         self.siblings: Line | None = None
+        self.spoken_of = sorted({name for condition in rule.conditions for name in condition.names})
 
     def run(self) -> _Found:
         """Return what the rule found."""
@@ -190,30 +192,38 @@ class _Search:
         choices = [self.index.readers[env[n]] for n in line.reads if env.get(n, ABSENT) != ABSENT]
         return min(choices, key=len) if choices else ()
 
-    def _bind(self, line: Line, node: int, env: _Env) -> list[_Env]:
+    def _bind(self, line: Line, node: int, env: _Env) -> Sequence[_Env]:
         """Return the ways in which the node can be the line, as extended environments."""
         self.steps += 1
-        written = self.index.outputs[node]
+        index, arguments = self.index, line.arguments
+        written, read = index.outputs[node], index.inputs[node]
         if len(line.outs) > len(written):
-            return []
-        extended = dict(env)
+            return ()
         for name, tensor in zip(line.outs, written, strict=False):
-            if name and extended.setdefault(name, tensor) != tensor:
-                return []
-        read = self.index.inputs[node]
-        if self.index.commutes(node) and len(line.arguments) + line.rest > 1:
-            if len(read) < len(line.arguments) or (len(read) > len(line.arguments) and not line.rest):
-                return []
-            return list(self._in_any_order(line.arguments, read, extended))
-        if not line.rest and any(tensor != ABSENT for tensor in read[len(line.arguments) :]):
-            return []
-        for place, argument in enumerate(line.arguments):
+            if name in env and env[name] != tensor:
+                return ()
+        if len(arguments) + line.rest > 1 and index.ops[node] in COMMUTING:
+            if len(read) < len(arguments) or (len(read) > len(arguments) and not line.rest):
+                return ()
+            return list(self._in_any_order(arguments, read, self._with_results(line, written, env)))
+        if not line.rest and any(tensor != ABSENT for tensor in read[len(arguments) :]):
+            return ()
+        extended = self._with_results(line, written, env)
+        for place, argument in enumerate(arguments):
             tensor = read[place] if place < len(read) else ABSENT
             if not self._fits(argument, tensor, extended):
-                return []
+                return ()
             if argument.name:
                 extended[argument.name] = tensor
-        return [extended]
+        return (extended,)
+
+    @staticmethod
+    def _with_results(line: Line, written: tuple[int, ...], env: _Env) -> _Env:
+        extended = env.copy()
+        for name, tensor in zip(line.outs, written, strict=False):
+            if name:
+                extended[name] = tensor
+        return extended
 
     def _in_any_order(
         self, arguments: tuple[Argument, ...], read: tuple[int, ...], env: _Env
@@ -317,20 +327,22 @@ class _Search:
             self._judge(members[0][1], frozenset((*nodes, *together)), together)
 
     def _values(self, env: _Env) -> dict[str, Value | None]:
-        values = {name: None if t == ABSENT else self.index.values[t] for name, t in env.items()}
-        for name, stands_for in self.alias.items():
-            values[name] = values.get(stands_for)
-        return {name: values.get(name) for name in self.rule.pattern.names}
+        """Return the tensors that the rule's conditions speak of."""
+        values: dict[str, Value | None] = {}
+        for name in self.spoken_of:
+            tensor = env.get(self.alias.get(name, name), ABSENT)
+            values[name] = None if tensor == ABSENT else self.index.values[tensor]
+        return values
 
     def _judge(self, env: _Env, nodes: frozenset[int], siblings: tuple[int, ...]) -> None:
         """Record a match, or what refuses it."""
         if nodes in self.found.matches:
             return
-        for name, stands_for in self.alias.items():
-            env = {**env, name: env[stands_for]}
+        if self.alias:
+            env = {**env, **{name: env[stands_for] for name, stands_for in self.alias.items()}}
         exits = {env[name] for name in self.rule.pattern.outputs if name in env}
         exits.update(t for n in siblings for t in self.index.outputs[n])
-        if any(tensor not in exits for tensor in self.index.leaving(nodes)):
+        if not self.index.closed(nodes, exits):
             self.found.refuse(nodes, "read outside")
             return
         bindings = self._values(env)

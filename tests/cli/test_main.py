@@ -21,7 +21,7 @@ PROGRAM = (
     "import sys; sys.modules['openvino_telemetry'] = None; "
     "from edgefuse.cli import main; sys.exit(main(sys.argv[1:]))"
 )
-VERBS = ("bench", "build", "inspect", "plan", "run", "targets", "verify")
+VERBS = ("bench", "build", "inspect", "plan", "rules", "run", "targets", "verify")
 
 
 @pytest.mark.parametrize("verb", VERBS)
