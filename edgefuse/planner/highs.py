@@ -27,16 +27,22 @@ NODE_LIMIT = 20_000
 class Program:
     """A linear program over variables in [0, 1]: costs, and rows as they are written down.
 
-    binaries: the first so many variables are whole numbers where the program is solved as an integer one.
+    whole: bool for each variable, which of them are whole numbers in the integer program.
     """
 
     costs: np.ndarray
-    binaries: int
+    whole: np.ndarray
     starts: list[int] = field(default_factory=list)
     index: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
     lower: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
+
+    def variable(self, whole: bool) -> int:
+        """Return the index of one more variable, of cost 0."""
+        self.costs = np.append(self.costs, 0.0)
+        self.whole = np.append(self.whole, whole)
+        return len(self.costs) - 1
 
     def add(self, terms: dict[int, float], lower: float, upper: float) -> None:
         """Write the row lower <= sum of terms <= upper; terms: variable -> coefficient."""
@@ -111,8 +117,7 @@ def _model(highspy: Any, program: Program, whole: bool, allowed: np.ndarray | No
     lp.a_matrix_.value_ = np.array(program.value)
     if whole:
         kinds = highspy.HighsVarType
-        rest = count - program.binaries
-        lp.integrality_ = [kinds.kInteger] * program.binaries + [kinds.kContinuous] * rest
+        lp.integrality_ = [kinds.kInteger if w else kinds.kContinuous for w in program.whole]
     return lp
 
 

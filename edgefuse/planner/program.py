@@ -2,14 +2,17 @@
 
 Variables: x[c] in {0, 1} for each choice; y[t, p, q] in [0, 1] for a change of tensor t from format p to q,
 one for each tensor and not for each edge, so that all readers share it; s[g] in [0, 1] for each scale group,
-1 = its tensors share a scale. y and s come out whole where x is, so they need no branching.
+1 = its tensors share a scale; z[a] in {0, 1} for each loss that some choices have alike. y and s come out
+whole where x is, so they need no branching. z says nothing new, and is the difference between one node of
+branching and thousands: an accuracy row over z has one term a layer and not one a column, so covers of it cut.
 
     cover      for each node v:          sum of x[c] over choices that hold v = 1
     supply     for each reader v of t    sum of its x[c] that read t at q
                at q:                     <= sum of x[c] that write t at q + sum over p of y[t, p, q]
     source     for each y[t, p, q]:      y <= sum of x[c] that write t at p  (graph inputs: as they are given)
     sharing    for each (g, v):          sum of x[c] that hold v and need g shared <= s[g]
-    accuracy   for each limit k:         sum of loss[c, k] x[c] + sum of loss[g, k] s[g] <= limit[k]
+    risk       for each loss a:          sum of x[c] that have it = z[a]
+    accuracy   for each limit k:         sum of loss[a, k] z[a] + sum of loss[g, k] s[g] <= limit[k]
     memory     for each position that    bytes of what is live there <= the memory limit
                could go over it:
     order      for each circle of groups that a solution showed: not all of them (added by the search)
@@ -26,7 +29,7 @@ from edgefuse.planner.highs import Program
 from edgefuse.planner.problem import Problem, given_spans, quotient_cycle, spans, step_span
 from edgefuse.plans import Format
 
-__all__ = ["forbid_circle", "keep_surcharge", "write_program"]
+__all__ = ["forbid_circle", "keep_surcharge", "surcharges", "write_program"]
 
 Key = tuple[str, Format]
 
@@ -34,7 +37,8 @@ Key = tuple[str, Format]
 def write_program(problem: Problem) -> Program:
     """Return the program of `problem`; the objective is its cost in ms."""
     costs = [c.cost for c in problem.choices] + [s.cost for s in problem.steps] + [0.0] * len(problem.scales)
-    program = Program(np.array(costs, dtype=np.float64), binaries=len(problem.choices))
+    whole = np.arange(len(costs)) < len(problem.choices)
+    program = Program(np.array(costs, dtype=np.float64), whole)
     _cover(problem, program)
     _formats(problem, program)
     _sharing(problem, program)
@@ -103,15 +107,36 @@ def _accuracy(problem: Problem, program: Program) -> None:
     What is over a limit alone is ruled out in a row of its own, so that no coefficient is huge.
     """
     first = len(problem.choices) + len(problem.steps)
+    rows = {first + j: row for j, row in enumerate(problem.scales.values())}
+    for row, members in _risks(problem):
+        variable = program.variable(whole=True)
+        rows[variable] = row
+        program.add({**dict.fromkeys(members, 1.0), variable: -1.0}, 0.0, 0.0)
     for k, limit in enumerate(problem.limits):
-        losses = {i: c.losses[k] for i, c in enumerate(problem.choices) if c.losses[k] > 0}
-        losses |= {first + j: row[k] for j, row in enumerate(problem.scales.values()) if row[k] > 0}
+        losses = {variable: row[k] for variable, row in rows.items() if row[k] > 0}
         over = {i: 1.0 for i, loss in losses.items() if loss > limit}
         if over:
             program.add(over, 0.0, 0.0)
         fits = {i: loss / limit for i, loss in losses.items() if i not in over}
         if fits:
             program.add(fits, -np.inf, 1.0)
+
+
+def _risks(problem: Problem) -> list[tuple[tuple[float, ...], list[int]]]:
+    """Return each loss with the choices that have it, of which at most one can be taken."""
+    found: dict[tuple[float, ...], list[tuple[frozenset[int], list[int]]]] = {}
+    for i, choice in enumerate(problem.choices):
+        if not any(loss > 0 for loss in choice.losses):
+            continue
+        alike = found.setdefault(choice.losses, [])
+        for k, (common, members) in enumerate(alike):
+            left = common.intersection(choice.nodes)
+            if left:
+                alike[k] = (left, [*members, i])
+                break
+        else:
+            alike.append((frozenset(choice.nodes), [i]))
+    return [(row, members) for row, alike in found.items() for _, members in alike]
 
 
 def _memory(problem: Problem, program: Program, limit: float) -> None:
@@ -150,10 +175,10 @@ def forbid_circle(problem: Problem, program: Program, taken: Sequence[int]) -> b
     return True
 
 
-def surcharges(problem: Problem) -> np.ndarray:
+def surcharges(problem: Problem, program: Program) -> np.ndarray:
     """Return the first objective, what is made small before cost: one value a variable, largest = 1."""
-    rest = len(problem.steps) + len(problem.scales)
-    found = np.array([c.surcharge for c in problem.choices] + [0.0] * rest)
+    found = np.zeros(len(program.costs))
+    found[: len(problem.choices)] = [c.surcharge for c in problem.choices]
     top = float(found.max(initial=0.0))
     return found / top if top > 0 else found
 

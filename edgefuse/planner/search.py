@@ -60,7 +60,7 @@ def search(problem: Problem, *, gap: float = RELATIVE_GAP, node_limit: int = NOD
     Raises UnsupportedError where no plan keeps the limits.
     """
     program = write_program(problem)
-    weights = surcharges(problem)
+    weights = surcharges(problem, program)
     circles = 0
     if weights.any():
         costs, program.costs = program.costs, weights
