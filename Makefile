@@ -6,6 +6,8 @@
 #   make format   ruff format         make zoo      trained models out of published wheels, into zoo/
 #   make bench-host  the float artifact raced against OpenVINO on the same file, at one thread (table and JSON)
 #   make bench-quant MODELS="ppocr_cls magika_v3_3"  int8 by edgefuse, ONNX Runtime and NNCF side by side (docs/benchmarks.md)
+#   make bench-calibration  CPU and memory of calibration, 100 and 1,000 photos, each observer (10 minutes)
+#   make bench-loss  how well the sum of the nodes' losses ranks random plans of two models (10 minutes)
 #   make clean    remove what the commands above made (.venv stays)
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.10 python3; do \
@@ -22,7 +24,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-conformance check format zoo bench-host bench-quant install clean
+.PHONY: demo test test-conformance check format zoo bench-host bench-quant bench-calibration bench-loss install clean
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -52,6 +54,12 @@ bench-host: $(STAMP)
 
 bench-quant: $(STAMP)
 	@$(BIN)/python -m benchmarks.quantization $(MODELS) $(OPTIONS)
+
+bench-calibration: $(STAMP)
+	@$(BIN)/python -m benchmarks.calibration
+
+bench-loss: $(STAMP)
+	@$(BIN)/python -m benchmarks.additive_loss
 
 install: $(STAMP)
 
