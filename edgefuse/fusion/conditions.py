@@ -48,12 +48,13 @@ class Condition:
     """One `where` line.
 
     text: as written.  names: the tensors of the pattern that it speaks of.  among: "same" or "differ" for a
-    line `same(...)` or `differ(...)`, which compares a value among siblings; else "".
+    line `same(...)` or `differ(...)`, which compares a value among siblings; else "".  order: names, sorted.
     """
 
     text: str
     names: frozenset[str]
     among: str
+    order: tuple[str, ...]
     _evaluate: _Closure
 
     def holds(self, bindings: Bindings) -> bool:
@@ -82,7 +83,7 @@ def compile_condition(text: str, names: Collection[str], where: str) -> Conditio
         tree = tree.args[0]
     used: set[str] = set()
     closure = _compile(tree, frozenset(names), used, f"{where}: condition {text!r}")
-    return Condition(text, frozenset(used), among, closure)
+    return Condition(text, frozenset(used), among, tuple(sorted(used)), closure)
 
 
 def compile_expression(text: str, names: Collection[str], where: str) -> _Closure:

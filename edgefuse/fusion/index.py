@@ -20,14 +20,17 @@ class GraphIndex:
     """The main graph of `model`: nodes and tensors by number, in the order of the graph.
 
     ops: operator of each node (with its domain where that is not ONNX's own).  inputs, outputs: tensors of
-    each node, -1 where left out.  producer: node of each tensor, -1 for inputs and constants.  readers: the
+    each node, -1 where left out.  names: of the nodes.  producer: node of each tensor, -1 for inputs and constants.  readers: the
     distinct nodes that read each tensor.  escapes: tensors that a subgraph reads or that are graph outputs.
     by_op: nodes of each operator.  followers: operator -> operators that read what it writes.
+    answers: conditions already asked: (text, tensors) -> whether it holds.
     """
 
     def __init__(self, model: Model) -> None:
         self.nodes: list[Node] = list(model.graph)
+        self.names: list[str] = [node.name or "" for node in self.nodes]
         self.values: list[Value] = []
+        self._shapes: dict[int, tuple[int | str | None, ...] | None] = {}
         self._number: dict[int, int] = {}
         self.ops: list[str] = []
         self.inputs: list[tuple[int, ...]] = []
@@ -38,6 +41,7 @@ class GraphIndex:
         self.escapes: set[int] = set()
         self.by_op: dict[str, list[int]] = {}
         self.followers: dict[str, set[str]] = {}
+        self.answers: dict[tuple[object, ...], bool] = {}
         for i, node in enumerate(self.nodes):
             self._add(i, node)
         for i, op in enumerate(self.ops):
@@ -88,19 +92,32 @@ class GraphIndex:
 
     def keeps_shape(self, before: int, after: int) -> bool:
         """Return whether two tensors have one fully known shape (a symbol equals itself)."""
-        first, second = dims(self.values[before]), dims(self.values[after])
-        return first is not None and None not in first and first == second
+        first = self._shape(before)
+        return first is not None and first == self._shape(after)
+
+    def _shape(self, tensor: int) -> tuple[int | str | None, ...] | None:
+        """Return the shape where every dimension has a number or a name, else None."""
+        if tensor not in self._shapes:
+            found = dims(self.values[tensor])
+            self._shapes[tensor] = None if found is None or None in found else found
+        return self._shapes[tensor]
 
     def leaving(self, nodes: Iterable[int]) -> list[int]:
         """Return the tensors of a set of nodes that are read outside it, in the order of the graph."""
         inside = set(nodes)
-        return [
-            tensor
-            for i in sorted(inside)
-            for tensor in self.outputs[i]
-            if tensor != ABSENT
-            and (tensor in self.escapes or any(r not in inside for r in self.readers[tensor]))
-        ]
+        found = []
+        for i in sorted(inside):
+            for tensor in self.outputs[i]:
+                if tensor == ABSENT:
+                    continue
+                if tensor in self.escapes:
+                    found.append(tensor)
+                    continue
+                for reader in self.readers[tensor]:
+                    if reader not in inside:
+                        found.append(tensor)
+                        break
+        return found
 
     def closed(self, nodes: frozenset[int], exits: set[int]) -> bool:
         """Return whether nothing outside a set of nodes reads of it what is not among `exits`."""

@@ -7,6 +7,7 @@ found at the tensor that they read, in one pass over its readers, so that k sibl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -94,7 +95,7 @@ def find_matches(model: Model, rules: Sequence[Rule] | None = None) -> Matches:
                 named.add(nodes)
             matches.append(_match(index, search.rule, nodes, *found.matches[nodes]))
         for nodes in sorted(found.refused.keys() - found.matches.keys(), key=sorted):
-            names = tuple(index.nodes[i].name or "" for i in sorted(nodes))
+            names = tuple([index.names[i] for i in sorted(nodes)])
             refused.append(Refused(search.rule.id, names, found.refused[nodes]))
     return Matches(tuple(matches), tuple(refused), sum(search.steps for search in searches))
 
@@ -106,7 +107,7 @@ def _match(
     return Match(
         rule=rule,
         nodes=tuple(index.nodes[i] for i in sorted(nodes)),
-        outputs=tuple(index.values[t] for t in index.leaving(nodes)),
+        outputs=tuple([index.values[t] for t in index.leaving(nodes)]),
         bound=bound,
         siblings=tuple(index.nodes[i] for i in siblings),
     )
@@ -186,11 +187,18 @@ class _Search:
     def _candidates(self, line: Line, env: _Env) -> Sequence[int]:
         """Return the nodes that may be the line: the producer of a bound result, or readers of an input."""
         for name in line.outs:
-            if name in env:
-                producer = self.index.producer[env[name]] if env[name] != ABSENT else ABSENT
+            tensor = env.get(name)
+            if tensor is not None:
+                producer = self.index.producer[tensor] if tensor != ABSENT else ABSENT
                 return () if producer == ABSENT else (producer,)
-        choices = [self.index.readers[env[n]] for n in line.reads if env.get(n, ABSENT) != ABSENT]
-        return min(choices, key=len) if choices else ()
+        best: Sequence[int] | None = None
+        for name in line.reads:
+            tensor = env.get(name, ABSENT)
+            if tensor != ABSENT:
+                readers = self.index.readers[tensor]
+                if best is None or len(readers) < len(best):
+                    best = readers
+        return best or ()
 
     def _bind(self, line: Line, node: int, env: _Env) -> Sequence[_Env]:
         """Return the ways in which the node can be the line, as extended environments."""
@@ -209,12 +217,18 @@ class _Search:
         if not line.rest and any(tensor != ABSENT for tensor in read[len(arguments) :]):
             return ()
         extended = self._with_results(line, written, env)
+        count, constant = len(read), index.constant
         for place, argument in enumerate(arguments):
-            tensor = read[place] if place < len(read) else ABSENT
-            if not self._fits(argument, tensor, extended):
+            tensor = read[place] if place < count else ABSENT
+            name = argument.name
+            if tensor == ABSENT:
+                if not argument.optional or extended.get(name, ABSENT) != ABSENT:
+                    return ()
+            elif not name:
+                continue
+            elif argument.constant != constant[tensor] or extended.get(name, tensor) != tensor:
                 return ()
-            if argument.name:
-                extended[argument.name] = tensor
+            extended[name] = tensor
         return (extended,)
 
     @staticmethod
@@ -239,8 +253,9 @@ class _Search:
             yield from self._in_any_order(arguments[1:], read[:place] + read[place + 1 :], extended)
 
     def _fits(self, argument: Argument, tensor: int, env: _Env) -> bool:
+        """Return whether a tensor may be the operand of a commuting operator."""
         if tensor == ABSENT:
-            return argument.optional and env.get(argument.name, ABSENT) == ABSENT
+            return False
         if argument.name and argument.constant != self.index.constant[tensor]:
             return False
         return not argument.name or env.get(argument.name, tensor) == tensor
@@ -289,9 +304,9 @@ class _Search:
         if line is None or not line.reads:
             return
         nodes = sorted(n for op in line.operators for n in self.index.by_op.get(op, ()))
-        shared = dict.fromkeys(t for n in nodes for t in self.index.inputs[n] if t != ABSENT)
-        for tensor in shared:
-            if not self.index.constant[tensor] and len(self.index.readers[tensor]) > 1:
+        times = Counter(t for n in nodes for t in set(self.index.inputs[n]) if t != ABSENT)
+        for tensor in sorted(tensor for tensor, count in times.items() if count > 1):
+            if not self.index.constant[tensor]:
                 self._with_siblings({line.reads[0]: tensor}, ())
 
     def _with_siblings(self, env: _Env, nodes: tuple[int, ...]) -> None:
@@ -334,6 +349,20 @@ class _Search:
             values[name] = None if tensor == ABSENT else self.index.values[tensor]
         return values
 
+    def _holds(self, condition: Condition, env: _Env) -> bool:
+        """Return whether a condition holds; rules that ask the same of the same tensors share the answer."""
+        alias = self.alias
+        tensors = [env.get(alias.get(name, name) if alias else name, ABSENT) for name in condition.order]
+        key = (condition.text, *tensors)
+        known = self.index.answers.get(key)
+        if known is None:
+            values = self.index.values
+            bound = {
+                n: None if t == ABSENT else values[t] for n, t in zip(condition.order, tensors, strict=True)
+            }
+            known = self.index.answers[key] = condition.holds(bound)
+        return known
+
     def _judge(self, env: _Env, nodes: frozenset[int], siblings: tuple[int, ...]) -> None:
         """Record a match, or what refuses it."""
         if nodes in self.found.matches:
@@ -345,9 +374,8 @@ class _Search:
         if not self.index.closed(nodes, exits):
             self.found.refuse(nodes, "read outside")
             return
-        bindings = self._values(env)
         for condition in self.rule.conditions:
-            if not condition.among and not condition.holds(bindings):
+            if not condition.among and not self._holds(condition, env):
                 self.found.refuse(nodes, condition.text)
                 return
         if len(exits) > 1 and not self.index.convex(nodes):

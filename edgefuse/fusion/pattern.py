@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edgefuse.errors import InputError, did_you_mean
 from edgefuse.fusion.operators import CLASSES, COMMUTING
@@ -37,7 +37,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One node, chain, or set of siblings.  outs: names of its results ("" for `_`)."""
+    """One node, chain, or set of siblings.
+
+    outs: names of its results ("" for `_`).  reads: names of its computed inputs.
+    """
 
     outs: tuple[str, ...]
     operators: frozenset[str]
@@ -46,11 +49,11 @@ class Line:
     optional: bool = False
     siblings: bool = False
     chain: str = ""
+    reads: tuple[str, ...] = field(init=False, compare=False)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Return the names of the computed inputs."""
-        return tuple(a.name for a in self.arguments if a.name and not a.constant)
+    def __post_init__(self) -> None:
+        computed = tuple(a.name for a in self.arguments if a.name and not a.constant)
+        object.__setattr__(self, "reads", computed)
 
 
 @dataclass(frozen=True, slots=True)
