@@ -19,9 +19,10 @@ ABSENT = -1
 class GraphIndex:
     """The main graph of `model`: nodes and tensors by number, in the order of the graph.
 
-    ops: operator of each node (with its domain where that is not ONNX's own).  inputs, outputs: tensors of
-    each node, -1 where left out.  names: of the nodes.  producer: node of each tensor, -1 for inputs and constants.  readers: the
-    distinct nodes that read each tensor.  escapes: tensors that a subgraph reads or that are graph outputs.
+    names, ops: name and operator of each node (with its domain where that is not ONNX's own).  inputs,
+    outputs: tensors of each node, -1 where left out.  producer: node of each tensor, -1 for inputs and
+    constants.  readers: the distinct nodes that read each tensor.  escapes: tensors that a subgraph reads or
+    that are graph outputs.
     by_op: nodes of each operator.  followers: operator -> operators that read what it writes.
     answers: conditions already asked: (text, tensors) -> whether it holds.
     """
