@@ -4,7 +4,8 @@ Variables: x[c] in {0, 1} for each choice; y[t, p, q] in [0, 1] for a change of 
 one for each tensor and not for each edge, so that all readers share it; s[g] in [0, 1] for each scale group,
 1 = its tensors share a scale; z[a] in {0, 1} for each loss that some choices have alike. y and s come out
 whole where x is, so they need no branching. z says nothing new, and is the difference between one node of
-branching and thousands: an accuracy row over z has one term a layer and not one a column, so covers of it cut.
+branching and thousands: an accuracy row over z has one term a layer and not one a column, so that its covers
+cut.
 
     cover      for each node v:          sum of x[c] over choices that hold v = 1
     supply     for each reader v of t    sum of its x[c] that read t at q
