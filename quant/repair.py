@@ -1,10 +1,10 @@
 """Repairs of a quantized network, each kept only where it gains.
 
 Before probing, on the float model: masks clipped, uneven joins split, channels equalized, biases absorbed,
-outliers smoothed; on the ranges: room above what was seen. After planning, on the integers: biases corrected,
-weights rounded together. None of them is on because it sounds good: each is tried on top of those kept before
-it, in float simulation, on calibration samples that it has not seen, and the log says what it gained and
-whether it stayed. What adds operators must gain more, by what they cost.
+outliers smoothed or split off; on the ranges: room above what was seen. After planning, on the integers:
+biases corrected, weights rounded together. None of them is on because it sounds good: each is tried on top of
+those kept before it, in float simulation, on calibration samples that it has not seen, and the log says what
+it gained and whether it stayed. What adds operators must gain more, by what they cost.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from edgefuse.quant.integer_bias import with_integer_biases
 from edgefuse.quant.quantize import quantize_plan
 from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.smooth import smooth
+from edgefuse.quant.split_outliers import split_outliers
 from edgefuse.quant.split_scales import split_scales
 from edgefuse.quant.trials import Split, Trials, split_samples
 from edgefuse.quantized import Quantized
@@ -140,6 +141,7 @@ def _changes(scheme: Scheme, int8: frozenset[str]) -> list[tuple[str, Change]]:
         ("absorb_bias", lambda m, s: absorb_bias(m, s, int8)),
         ("smooth", lambda m, s: smooth(m, s, scheme, int8)),
         ("smooth_by_mul", lambda m, s: smooth(m, s, scheme, int8, insert=True)),
+        ("split_outliers", lambda m, s: split_outliers(m, s, scheme, int8)),
         ("split_scales", lambda m, s: split_scales(m, s, int8)),
     ]
 
