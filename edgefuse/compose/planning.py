@@ -63,8 +63,11 @@ __all__ = [
 
 Feeds = Mapping[str, np.ndarray]
 
-# Samples for the loss sweep: eight give a stable order of nodes (measured, 54 operators).
+# Samples for the loss sweep: eight give a stable order of nodes where an output has hundreds of numbers. With
+# two, eight samples rank random plans at .74 (Spearman, sum of losses against measured), 32 at .91.
 PROBE_SAMPLES = 8
+_MOST_PROBES = 32
+_ENOUGH_NUMBERS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,8 @@ def measure_tables(
         )
         ranges |= observed
         notes += more
-    probe = samples[:: max(1, len(samples) // PROBE_SAMPLES)][:PROBE_SAMPLES]
+    count = _probes(prepared)
+    probe = samples[:: max(1, len(samples) // count)][:count]
     held = json.dumps({name: [float(r.low), float(r.high)] for name, r in sorted(ranges.items())})
     losses, more = cached_losses(
         digests.key(f"losses on {len(probe)} samples in {held}", scheme, anchors),
@@ -273,6 +277,16 @@ def measure_tables(
         ),
     )
     return Int8Tables(scheme, ranges, losses.total, tried, losses.groups, (*notes, *more))
+
+
+def _probes(prepared: Prepared) -> int:
+    """Return how many samples the loss sweep needs: more where a sample has few numbers at the outputs."""
+    sizes = [
+        int(np.prod(static_shape(v) or (_ENOUGH_NUMBERS,)))
+        for v in prepared.costed.graph.outputs
+        if is_float(v)
+    ]
+    return min(max(PROBE_SAMPLES, _ENOUGH_NUMBERS // max(1, sum(sizes))), _MOST_PROBES)
 
 
 class _Digests:
