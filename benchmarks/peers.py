@@ -398,6 +398,7 @@ def _build(peer: str, folder: Path) -> None:
     notes = step("build", lambda: PEERS[peer].build(folder))
     result["build_cpu_s"] = round(time.process_time() - started, 1)
     result["notes"] = notes or []
+    place.write_text(json.dumps(result))
     if "build" not in result["errors"]:
         result["int8_share"] = step("share", lambda: PEERS[peer].share(folder))
         for run in PEERS[peer].runs:

@@ -73,7 +73,8 @@ def compare(
     ratios, error = _raced(able, folder, seconds, limit) if able and seconds > 0 else ({}, "")
     for row in rows:
         if row["arithmetic"] == "own kernels":
-            row |= {"race": ratios.get(row["peer"]), "race_error": error}
+            ratio = ratios.get(row["peer"])
+            row |= {"race": ratio, "race_error": "" if ratio else error}
     return rows
 
 
@@ -82,12 +83,12 @@ def _built(peer: str, folder: Path, limit: float) -> dict[str, Any]:
     print(f"{folder.name}: {peer}", file=sys.stderr, flush=True)
     died = _child(["build", peer, str(folder)], limit)
     place = folder / f"{peer}.result.json"
-    result: dict[str, Any] = {"errors": {"build": died or "wrote no result"}, "notes": []}
+    result: dict[str, Any] = {"errors": {}, "notes": []}
     if place.is_file():
         result = json.loads(place.read_text())
-        if died:
-            result["errors"].setdefault("build" if "build_cpu_s" not in result else "own kernels", died)
-    return result
+    if "build_cpu_s" not in result:
+        result["errors"].setdefault("build", died or "wrote no result")
+    return {**result, "died": died}
 
 
 def _child(arguments: Sequence[str], limit: float) -> str:
@@ -146,7 +147,7 @@ def _rows(
                     task.name, reference, {key: stored[key] for key in stored.files}, inputs
                 )
         elif not row["error"]:
-            row["error"] = "gave no outputs"
+            row["error"] = result.get("died") or "gave no outputs"
         rows.append(row)
     return rows
 
@@ -161,10 +162,13 @@ def judge(name: str, reference: Arrays, outputs: Arrays, inputs: Arrays) -> dict
 
 
 def _raced(peers: Sequence[str], folder: Path, seconds: float, limit: float) -> tuple[dict[str, Any], str]:
-    died = _child(["race", *peers, str(folder), "--seconds", str(seconds)], limit)
+    """Return the race of all; where it died, of each alone beside the float model, so that one costs one."""
     place = folder / "race.json"
-    if died or not place.is_file():
-        return {}, died or "the race wrote no result"
+    place.unlink(missing_ok=True)
+    died = _child(["race", *peers, str(folder), "--seconds", str(seconds)], limit)
+    if not place.is_file():
+        alone = [_raced([peer], folder, seconds, limit)[0] for peer in peers] if len(peers) > 1 else []
+        return {key: row for rows in alone for key, row in rows.items()}, died or "the race wrote no result"
     rows: dict[str, Any] = json.loads(place.read_text())["rows"]
     return rows, ""
 

@@ -85,6 +85,27 @@ def test_each_quantizer_gives_its_rows(peer: str, tiny: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_one_that_cannot_race_costs_the_others_nothing(tiny: Any, tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="nothing to race against")
+    task, data, _ = tiny
+    write_task(tmp_path, task, *data)
+    (tmp_path / "onnxruntime.onnx").write_bytes(Path(task.model).read_bytes())
+    ratios, error = quantization._raced(["onnxruntime", "onnxruntime-7bit"], tmp_path, 0.1, 60.0)
+    assert "ended with 1" in error
+    assert ratios["onnxruntime"]["ratio"] > 0.0
+    assert "onnxruntime-7bit" not in ratios
+
+
+def test_a_crash_is_told_in_the_row_that_it_cost(tiny: Any, tmp_path: Path) -> None:
+    task, data, reference = tiny
+    np.savez(tmp_path / "onnxruntime.own-kernels.npz", **reference)
+    result = {"errors": {}, "notes": [], "died": "ended with -9: no message", "build_cpu_s": 1.0}
+    rows = quantization._rows(task, "onnxruntime", result, data[1], reference, tmp_path)
+    assert [row["error"] for row in rows] == ["", "ended with -9: no message"]
+    assert rows[0]["scores"]["sqnr_db"] == np.inf
+
+
+@pytest.mark.slow
 def test_a_peer_that_fails_is_a_row_with_its_error(tiny: Any, tmp_path: Path) -> None:
     task, data, reference = tiny
     Path(task.model).write_bytes(b"not a model")
