@@ -31,7 +31,7 @@ from edgefuse.quant.channel_statistics import ChannelStatistics, collect_channel
 from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.streams import input_channels
 
-__all__ = ["outlier_channels", "split_outliers"]
+__all__ = ["outlier_channels", "outlier_products", "split_outliers"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -92,6 +92,24 @@ def outlier_channels(held: ChannelStatistics, scheme: Scheme) -> np.ndarray:
         best = 0
     chosen: np.ndarray = np.sort(order[:best])
     return chosen
+
+
+def outlier_products(model: Model) -> dict[str, str]:
+    """Return the products that were taken out of int8 ones: node name -> why they stay in float.
+
+    Told by their form: a matrix of at most 16 rows on constant channels that a Gather picks from a tensor.
+    """
+    found = {}
+    for node in model.graph:
+        pick = node.inputs[0].producer() if node.op_type == "MatMul" and node.inputs[0] is not None else None
+        weight = constant(input_value(node, 1))
+        if pick is None or pick.op_type != "Gather" or weight is None or weight.shape[0] > _MOST:
+            continue
+        places, shape = constant(input_value(pick, 1)), dims(pick.inputs[0])
+        if places is not None and places.ndim == 1 and shape is not None:
+            if int(attribute(pick, "axis", 0)) % len(shape) == len(shape) - 1:
+                found[node.name or ""] = "holds the outlier channels of an int8 product"
+    return found
 
 
 def _fits(node: Node, value: Value) -> bool:

@@ -47,6 +47,7 @@ from edgefuse.quant.calibration_cache import (
 from edgefuse.quant.keep_rounding import keep_rounding
 from edgefuse.quant.sensitivity import measure_all_losses
 from edgefuse.quant.unshare import differing_readers, unshare
+from edgefuse.quant.split_outliers import outlier_products
 from edgefuse.quantized import Quantized
 
 __all__ = [
@@ -307,13 +308,13 @@ def _float_reads(node: Node) -> list[Value]:
 
 
 def int8_anchors(prepared: Prepared) -> list[str]:
-    """Return the nodes that the target can run in int8 when alone."""
-    found = []
+    """Return the nodes that the target can run in int8 when alone, without what was taken out of int8."""
+    found, apart = [], outlier_products(prepared.model)
     for candidate in vertical_candidates(prepared.costed):
         node = candidate.anchor
         if len(candidate.nodes) > 1 or node.op_type not in ANCHORS:
             continue
-        if constant(input_value(node, 1)) is None:
+        if constant(input_value(node, 1)) is None or node.name in apart:
             continue
         if prepared.backend.legal(candidate, "plain", "int8", Format("float32"), prepared.target):
             found.append(node.name or "")
@@ -346,6 +347,6 @@ def _request(
         budget=budget,
         group_budget=group_budget,
         prefer_int8=prefer_int8,
-        refused=refused or {},
+        refused={**outlier_products(prepared.model), **(refused or {})},
         model_digest=prepared.digest,
     )

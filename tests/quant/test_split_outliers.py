@@ -8,7 +8,7 @@ import pytest
 from edgefuse.graph import Model, clone_model
 from edgefuse.quant.channel_statistics import ChannelStatistics
 from edgefuse.quant.repair import repair_before
-from edgefuse.quant.split_outliers import outlier_channels, split_outliers
+from edgefuse.quant.split_outliers import outlier_channels, outlier_products, split_outliers
 from tests.passes.graphs import Build, ops
 from tests.quant.small_plans import SEVEN, decibels, plan_of, quantized_of
 from tests.quant.test_equalize import EVERY, same, samples_of
@@ -51,6 +51,9 @@ def test_the_outlier_leaves_the_int8_product(kind: str) -> None:
     assert ops(after)["Gather"] == 1
     names = {node.name: node for node in after.graph}
     assert names["c0"].op_type == kind
+    (thin,) = outlier_products(after)
+    assert names[thin].op_type == "MatMul"
+    assert not outlier_products(model)
     before_db = decibels(model, plan_of(model), quantized_of(model, plan_of(model), samples, SEVEN), samples)
     plan = plan_of(after, [("c0",)])
     after_db = decibels(after, plan, quantized_of(after, plan, samples, SEVEN), samples)
@@ -78,6 +81,12 @@ def test_what_has_no_few_outliers_or_another_axis_is_left_alone(trap: str) -> No
     before = ops(model)
     assert split_outliers(model, samples_of(model, 4), SEVEN, EVERY) == []
     assert ops(model) == before
+
+
+def test_rows_that_a_gather_picks_are_no_outliers() -> None:
+    b = Build(seed=4)
+    picked = b.op("Gather", b.x([6, 8]), b.w(np.array([1, 2]), dtype=np.int64), axis=0)
+    assert outlier_products(b.y(b.op("MatMul", picked, b.rand(8, 4))).model()) == {}
 
 
 def test_float_products_are_left_alone() -> None:
