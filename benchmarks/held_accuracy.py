@@ -2,7 +2,8 @@
 
 Each model of held_accuracy.toml is built the public way, `edgefuse.build(..., precision="int8")`, with
 calibration samples only. What the artifact makes of the evaluation samples is then told twice: in the exact
-integer reference of its target, and in the real runtime where the target is this machine.
+integer reference of its target, and in the real runtime where the target is this machine. The curve plans
+again under falling budgets of loss, with the same repairs, and judges each plan in float simulation.
 
     python -m benchmarks.held_accuracy [NAME ...] [--curve] [--target x86-avx2] [--json held-accuracy.json]
 """
@@ -28,7 +29,7 @@ from edgefuse.benchmark import machine_fingerprint
 from edgefuse.errors import EdgefuseError, UsageError
 from edgefuse.report import print_table
 
-__all__ = ["BasicPitch", "FastestDet", "Held", "TextDetector", "TextReader", "measure", "table"]
+__all__ = ["BasicPitch", "FastestDet", "Held", "TextDetector", "TextReader", "curve", "measure", "table"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Outputs = Mapping[str, Array]
@@ -45,7 +46,10 @@ class Held:
     max_drop: float
     calibration: int
     evaluation: int
-    curve: tuple[float, ...] = ()
+
+
+# Budgets of the curve, as shares of the loss of all that can run in int8.
+BUDGETS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
 
 
 def table() -> dict[str, Held]:
@@ -105,31 +109,30 @@ def _stacked(rows: list[Outputs]) -> dict[str, Array]:
     }
 
 
-def measure(name: str, held: Held, target: str, work: Path, snr_drop: float | None = None) -> dict[str, Any]:
+def measure(name: str, held: Held, target: str, work: Path) -> dict[str, Any]:
     """Return one row: a build of `name`, and what its int8 payload makes of the evaluation samples.
 
-    snr_drop: None = as the table asks; else the build is limited to this noise / signal.
     exact, real: figures of benchmarks.metrics, or None (nothing in int8; target not here).
     """
     calibration = work / f"{name}.npz"
     if not calibration.exists():
-        np.savez(calibration, **zoo_inputs.samples(name, "calibration", held.calibration))
-    metric, drop = (held.metric, held.max_drop) if snr_drop is None else ("snr", snr_drop)
+        given: dict[str, Any] = zoo_inputs.samples(name, "calibration", held.calibration)
+        np.savez(calibration, **given)
     started = time.process_time()
     built = edgefuse.build(
         zoo_inputs.model_path(name),
         target=target,
         calib=calibration,
         precision="int8",
-        metric=metric,
-        max_drop=drop,
+        metric=held.metric,
+        max_drop=held.max_drop,
         shapes=zoo_inputs.zoo_model(name)["shapes"],
         output=work / f"{name}.efa",
     )
     row: dict[str, Any] = {
         "model": name,
-        "metric": metric,
-        "max_drop": drop,
+        "metric": held.metric,
+        "max_drop": held.max_drop,
         "build_cpu_s": round(time.process_time() - started, 1),
         "notes": built.report["notes"],
         "share": 0.0,
@@ -159,6 +162,45 @@ def _judged(name: str, count: int, built: Any) -> dict[str, Any]:
                 outputs = zoo_inputs.run(name, model, inputs)
             found[key] = zoo_inputs.score(name, reference, outputs)
     return found
+
+
+def curve(name: str, held: Held, target: str) -> list[dict[str, Any]]:
+    """Return share of int8 against loss: one row a budget, from all that can run in int8 downwards.
+
+    predicted_db: of the sum of losses.  Figures are of the evaluation samples, in float simulation.
+    """
+    from edgefuse.compose.accuracy import session_call
+    from edgefuse.compose.payloads import mac_shares
+    from edgefuse.compose.planning import int8_plan, measure_tables, repair_prepared
+    from edgefuse.compose.prepare import PreparedFeeds, find_target, load_model, prepare
+    from edgefuse.quant import repair_after, simulated_graph
+
+    shapes = zoo_inputs.zoo_model(name)["shapes"]
+    given = zoo_inputs.samples(name, "calibration", held.calibration)
+    inputs = zoo_inputs.samples(name, "evaluation", held.evaluation)
+    feeds = [zoo_inputs.feeds(name, given, index) for index in range(held.calibration)]
+    prepared = prepare(load_model(str(zoo_inputs.model_path(name)), shapes), find_target(target))
+    samples = PreparedFeeds(prepared.model, feeds)
+    prepared, _ = repair_prepared(prepared, samples, lambda what, done, of: None)
+    tables = measure_tables(prepared, samples, lambda what, done, of: None)
+    reference = zoo_inputs.run(name, zoo_inputs.float_model(name), inputs)
+    rows = []
+    for budget in BUDGETS:
+        limit = budget * sum(tables.losses.values())
+        plan, quantized = int8_plan(prepared, tables, "int8", 1, limit)
+        quantized, _ = repair_after(prepared.model, plan, quantized, samples, tables.scheme)
+        call = session_call(simulated_graph(prepared.model, plan, quantized))
+        shares = mac_shares(prepared, plan)
+        row = {
+            "model": name,
+            "budget": budget,
+            "share": round(sum(shares.get(g.id, 0.0) for g in plan.groups if g.precision == "int8"), 4),
+            "predicted_db": -10 * float(np.log10(plan.budget_used)) if plan.budget_used else None,
+            **zoo_inputs.score(name, reference, zoo_inputs.run(name, call, inputs)),
+        }
+        rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+    return rows
 
 
 def _cells(row: Mapping[str, Any], held: Held) -> list[str]:
@@ -199,7 +241,7 @@ def main() -> int:
     """Measure, print, write; return 1 where a judged row does not hold what is asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="models; none = all")
-    parser.add_argument("--curve", action="store_true", help="builds under other limits too")
+    parser.add_argument("--curve", action="store_true", help="share of int8 against loss too")
     parser.add_argument("--target", default="host")
     parser.add_argument("--json", type=Path, default=Path("held-accuracy.json"))
     arguments = parser.parse_args()
@@ -207,22 +249,28 @@ def main() -> int:
     unknown = sorted(set(arguments.names) - set(asked))
     if unknown:
         raise UsageError(f"no model is called {unknown[0]!r} here", expected=", ".join(asked))
-    rows, cells = [], []
+    rows, cells, curves = [], [], []
     for name in arguments.names or asked:
         held = asked[name]
         with tempfile.TemporaryDirectory() as folder:
-            for drop in (None, *(held.curve if arguments.curve else ())):
-                row = measure(name, held, arguments.target, Path(folder), drop)
-                rows.append(row)
-                cells.append(_cells(row, held))
-                print(" | ".join(cells[-1]), file=sys.stderr, flush=True)
-                report = {"rows": rows, "machine": machine_fingerprint()}
-                arguments.json.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
+            rows.append(measure(name, held, arguments.target, Path(folder)))
+        cells.append(_cells(rows[-1], held))
+        print(" | ".join(cells[-1]), file=sys.stderr, flush=True)
+        curves += curve(name, held, arguments.target) if arguments.curve else []
+        report = {"rows": rows, "curves": curves, "machine": machine_fingerprint()}
+        arguments.json.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
     print_table(list(HEADINGS), cells, right=[2, 4, 5, 6, 7, 9])
-    judged = [
-        line for line, row in zip(cells, rows, strict=True) if row["metric"] == asked[row["model"]].metric
-    ]
-    return 1 if any(line[8] == "no" for line in judged) else 0
+    if curves:
+        print()
+        lines = [[row["model"], f"{row['share']:.3f}", *_curve_figures(row, asked)] for row in curves]
+        print_table(["model", "int8 MACs", "score", "value", "dB", "dB predicted"], lines, right=[1, 3, 4, 5])
+    return 1 if any(line[8] == "no" for line in cells) else 0
+
+
+def _curve_figures(row: Mapping[str, Any], asked: Mapping[str, Held]) -> list[str]:
+    key = asked[row["model"]].score
+    predicted = row["predicted_db"]
+    return [key, f"{row[key]:.4f}", f"{row['sqnr_db']:.1f}", "-" if predicted is None else f"{predicted:.1f}"]
 
 
 if __name__ == "__main__":
