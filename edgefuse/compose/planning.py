@@ -46,8 +46,8 @@ from edgefuse.quant.calibration_cache import (
 )
 from edgefuse.quant.keep_rounding import keep_rounding
 from edgefuse.quant.sensitivity import measure_all_losses
-from edgefuse.quant.unshare import differing_readers, unshare
 from edgefuse.quant.split_outliers import outlier_products
+from edgefuse.quant.unshare import differing_readers, unshare
 from edgefuse.quantized import Quantized
 
 __all__ = [
