@@ -41,9 +41,10 @@ Change = Callable[[Model, Sequence[Feeds]], list[str]]
 
 # Below this a gain is noise of the held-out samples.
 LEAST_GAIN_DB = 0.1
-# What is added to that for each per cent of predicted time: decibels are had for time elsewhere too, by
-# layers that stay float (EfficientNet-Lite0: 4.5 dB for about 10 %, the peers' measurement).
-DB_A_PER_CENT = 0.2
+# What is added to that for each per cent of predicted time, and the most that is asked: decibels are had for
+# time by layers that stay float too (EfficientNet-Lite0: 4.5 dB for about 10 %), but not without end.
+DB_A_PER_CENT = 0.1
+MOST_ASKED_DB = 3.0
 # How many samples a trial before planning sees, and how many a walk through both networks holds in memory.
 TRIAL_SAMPLES = 16
 WALK_SAMPLES = 16
@@ -179,7 +180,7 @@ class _Before:
             return LEAST_GAIN_DB, []
         before, after = self.price(current), self.price(repaired)
         extra = 100.0 * max(0.0, after / before - 1.0) if before > 0 else 0.0
-        wanted = LEAST_GAIN_DB + DB_A_PER_CENT * extra
+        wanted = min(LEAST_GAIN_DB + DB_A_PER_CENT * extra, MOST_ASKED_DB)
         return wanted, [f"predicted time + {extra:.1f} %, for which it must gain {wanted:.1f} dB"]
 
     def decibels(self, model: Model) -> float:
