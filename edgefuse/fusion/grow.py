@@ -18,18 +18,20 @@ _MEMBERS = (POINTWISE | CLASSES["reduction"] | {"Softmax", "Cast"}) - ANCHORS - 
 
 
 def grown_groups(index: GraphIndex) -> list[frozenset[int]]:
-    """Return the smallest single-exit group of two or more nodes from each node, at most one a node.
+    """Return the smallest single-exit group from each node, and that group with the chain behind it.
 
     The first node may be a convolution or a product; the others are pointwise operators and reductions.
-    Groups of a single chain are left to the rules. Bounded: MAX_NODES steps from each node of the graph.
+    Groups of a single chain are left to the rules. Bounded: at most MAX_NODES nodes a group, and as many
+    groups from each node of the graph.
     """
     found: dict[frozenset[int], None] = {}
     for start, op in enumerate(index.ops):
         if op not in _MEMBERS and op not in ANCHORS:
             continue
         group = _grow(index, start)
-        if group is not None:
+        while group is not None:
             found.setdefault(group, None)
+            group = _one_more(index, group)
     return list(found)
 
 
@@ -51,6 +53,15 @@ def _grow(index: GraphIndex, start: int) -> frozenset[int] | None:
         if _escapes(index, node) or not frontier:
             return None
     return None
+
+
+def _one_more(index: GraphIndex, group: frozenset[int]) -> frozenset[int] | None:
+    """Return the group with the pointwise node that alone reads its result, or None."""
+    exits = index.leaving(group)
+    node = index.sole_reader(exits[0])
+    if node == ABSENT or len(group) >= MAX_NODES or index.ops[node] not in POINTWISE:
+        return None
+    return group | {node} if index.keeps_shape(exits[0], index.outputs[node][0]) else None
 
 
 def _readers(index: GraphIndex, node: int) -> list[int]:

@@ -32,6 +32,8 @@ class FamilyBackend(Backend):
     def _legal(
         self, candidate: Candidate, variant: str, precision: Precision, output: Format, target: Target
     ) -> Verdict:
+        if variant != "plain":
+            return Verdict(False, f"the variant {variant!r} is not written for OpenVINO by this version")
         return legality.judge(candidate, precision, output, target)
 
     def _prepare(self, model: Model, target: Target) -> Model:

@@ -16,6 +16,7 @@ from typing import Any
 from edgefuse.backend import YES, Backend, Candidate, Lowered, Probe, Readback, Verdict
 from edgefuse.device import Target
 from edgefuse.errors import InternalError, UnsupportedError
+from edgefuse.fusion import ANCHORS, POINTWISE
 from edgefuse.graph import Model, clone_model, fresh_name, model_to_bytes, opset
 from edgefuse.lowering import lower_model
 from edgefuse.lowering.float16_range import float16_fault
@@ -77,6 +78,9 @@ class FamilyBackend(Backend):
                 f"{target.runtime.title} takes precision from the types in the model, and this version of "
                 "edgefuse writes float32 models only",
             )
+        apart = _apart(candidate)
+        if apart:
+            return Verdict(False, apart)
         for node in candidate.nodes:
             support = target.support(node.op_type, precision)
             if not support.allowed:
@@ -146,6 +150,24 @@ class FamilyBackend(Backend):
             "what became of the plan can be read on the board only: the engine is built there",
             hint="times for this board are estimates until it is measured",
         )
+
+
+def _apart(candidate: Candidate) -> str:
+    """Return why a group is no kernel of TensorRT's that was seen in compiled engines, or "".
+
+    Seen (jetson builds compiled on a host): a product with a pointwise epilogue, and generated kernels of
+    pointwise nodes. Q, K and V are merged by TensorRT itself, whatever the plan says.
+    """
+    nodes = candidate.nodes
+    products = [node for node in nodes if node.op_type in ANCHORS]
+    if len(products) > 1:
+        return f"{len(products)} products in one kernel: TensorRT merges siblings itself and chains none"
+    if products and nodes[0] is not products[0]:
+        return f"{nodes[0].op_type} before {products[0].op_type} is a kernel of its own"
+    other = next((n for n in nodes if n.op_type not in ANCHORS and n.op_type not in POINTWISE), None)
+    if len(nodes) > 1 and other is not None:
+        return f"{other.op_type} is no part of an epilogue or of a generated pointwise kernel"
+    return ""
 
 
 def _int8_reason(target: Target) -> str:
