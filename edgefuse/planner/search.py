@@ -113,7 +113,9 @@ def _minimise(
 
 def _feasible(answer: Answer) -> Answer:
     if answer.status == "infeasible":
-        raise UnsupportedError("no plan fulfils all limits", hint="raise --max-drop, or --precision auto")
+        raise UnsupportedError(
+            "no plan fulfils all limits", hint="raise --max-drop or the memory limit, or --precision auto"
+        )
     return answer
 
 
