@@ -13,7 +13,7 @@ from edgefuse.compose.imported import own_ranges, plan_imported
 from edgefuse.compose.prepare import Prepared
 from edgefuse.compose.sizes import with_all_sizes
 from edgefuse.cost import CostModel
-from edgefuse.fusion import ANCHORS, vertical_candidates
+from edgefuse.fusion import ANCHORS, fusion_candidates, vertical_candidates
 from edgefuse.graph import (
     Model,
     Node,
@@ -25,7 +25,7 @@ from edgefuse.graph import (
     model_to_bytes,
     static_shape,
 )
-from edgefuse.planner import PlanRequest, make_plan
+from edgefuse.planner import PlanRequest, SharedScale, make_plan
 from edgefuse.plans import Format, Plan, Precision
 from edgefuse.quant import (
     Range,
@@ -44,9 +44,11 @@ from edgefuse.quant.calibration_cache import (
     calibration_key,
     samples_digest,
 )
+from edgefuse.quant.join_losses import join_parts, measure_join_losses
 from edgefuse.quant.keep_rounding import keep_rounding
 from edgefuse.quant.sensitivity import measure_all_losses
 from edgefuse.quant.split_outliers import outlier_products
+from edgefuse.quant.split_scales import uneven_joins
 from edgefuse.quant.unshare import differing_readers, unshare
 from edgefuse.quantized import Quantized
 
@@ -77,6 +79,7 @@ class Int8Tables:
 
     losses: by node.  group_losses: by node and output channel group.  tried: the rules that could have made
     the ranges, as rows for the log of repairs.  notes: what the user should know of the calibration cache.
+    scales: joins of unlike parts that the target can run in int8 under one scale, with what that loses.
     """
 
     scheme: Scheme
@@ -85,6 +88,7 @@ class Int8Tables:
     tried: tuple[Repair, ...] = ()
     group_losses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    scales: tuple[SharedScale, ...] = ()
 
     def group_budget(self, whole: Plan, budget: float) -> float | None:
         """Return the limit for each output channel group that goes with `budget`; None where there is none.
@@ -140,6 +144,7 @@ def int8_request(
         group_losses=tables.group_losses,
         budget=budget,
         group_budget=group_budget,
+        scales=tables.scales,
         prefer_int8=precision == "int8",
         refused=refused,
     )
@@ -277,7 +282,33 @@ def measure_tables(
             progress=lambda done: progress("losses", done, len(anchors)),
         ),
     )
-    return Int8Tables(scheme, ranges, losses.total, tried, losses.groups, (*notes, *more))
+    scales = _shared_scales(prepared, scheme, ranges, probe)
+    return Int8Tables(scheme, ranges, losses.total, tried, losses.groups, (*notes, *more), scales)
+
+
+def _shared_scales(
+    prepared: Prepared, scheme: Scheme, ranges: Mapping[str, Range], probe: Sequence[Feeds]
+) -> tuple[SharedScale, ...]:
+    """Return the uneven joins that the target can run in int8 under one scale, with the measured loss."""
+    uneven = uneven_joins(prepared.model, ranges) if "Concat" in scheme.same_scale else {}
+    needs: dict[str, tuple[tuple[str, str], ...]] = {}
+    for candidate in vertical_candidates(prepared.costed) if uneven else ():
+        name = candidate.anchor.name or ""
+        legal = [
+            variant
+            for variant in candidate.variants
+            if prepared.backend.legal(candidate, variant, "int8", Format("int8"), prepared.target)
+        ]
+        if len(candidate.nodes) == 1 and name in uneven and legal:
+            needs[name] = tuple((name, variant) for variant in legal)
+    if not needs:
+        return ()
+    losses = measure_join_losses(prepared.model, list(needs), ranges, scheme, probe)
+    nodes = {node.name or "": node for node in prepared.model.graph}
+    return tuple(
+        SharedScale(join_parts(nodes[name]), needs[name], loss, uneven[name], losses.groups[name])
+        for name, loss in losses.total.items()
+    )
 
 
 def _probes(prepared: Prepared) -> int:
@@ -331,6 +362,7 @@ def _request(
     group_losses: Mapping[str, Mapping[str, float]] | None = None,
     budget: float | None = None,
     group_budget: float | None = None,
+    scales: Sequence[SharedScale] = (),
     prefer_int8: bool = False,
     refused: Mapping[str, str] | None = None,
 ) -> PlanRequest:
@@ -339,13 +371,14 @@ def _request(
         target=prepared.target,
         backend=prepared.backend,
         cost=CostModel(prepared.target, threads),
-        candidates=vertical_candidates(prepared.costed),
+        candidates=fusion_candidates(prepared.costed),
         precisions=precisions,
         requested=requested,
         losses=losses or {},
         group_losses=group_losses or {},
         budget=budget,
         group_budget=group_budget,
+        scales=scales,
         prefer_int8=prefer_int8,
         refused={**outlier_products(prepared.model), **(refused or {})},
         model_digest=prepared.digest,

@@ -15,7 +15,7 @@ from families import FAMILIES, backend_of, first_device, refusal, way
 from edgefuse.backend import Lowered
 from edgefuse.device import devices, resolve_target
 from edgefuse.errors import UnsupportedError
-from edgefuse.fusion import vertical_candidates
+from edgefuse.fusion import fusion_candidates, vertical_candidates
 from edgefuse.graph import model_to_bytes
 from edgefuse.plans import Format, Precision
 from edgefuse.quantized import Quantized
@@ -60,7 +60,7 @@ def test_legal_answers_every_question_with_a_reason(family: str, device: str) ->
     allowed = 0
     for name in ("residual", "perceptron", "squeeze_excite"):
         model = way(name, first_device("openvino")).prepared.costed
-        for candidate in vertical_candidates(model):
+        for candidate in fusion_candidates(model):
             for precision in PRECISIONS:
                 for dtype in ("float32", "float16", "int8"):
                     verdict = backend.legal(candidate, "plain", precision, Format(dtype), target)
