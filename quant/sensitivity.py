@@ -38,7 +38,7 @@ from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.suffix import cut_before, cut_points
 from edgefuse.quant.weights import quantize_node_weight
 
-__all__ = ["Losses", "measure_all_losses", "measure_channel_losses", "measure_losses"]
+__all__ = ["Losses", "measure_all_losses", "measure_channel_losses", "measure_losses", "output_losses"]
 
 _SWITCH = "edgefuse_switch_"
 # More are no channels but places: such an output is one group.
@@ -90,15 +90,25 @@ def measure_all_losses(
     model = before_softmax(model)
     outputs = _float_outputs(model)
     for name, clean, noisy in _switched(model, nodes, ranges, scheme, samples):
-        losses.total[name] = _relative_error(clean, noisy)
-        losses.groups[name] = {
-            f"{output}[{channel}]": float(error)
-            for k, output in enumerate(outputs)
-            for channel, error in enumerate(_channel_error([c[k] for c in clean], [n[k] for n in noisy]))
-        }
+        losses.total[name], losses.groups[name] = output_losses(outputs, clean, noisy)
         if progress is not None:
             progress(len(losses.total))
     return losses
+
+
+def output_losses(
+    outputs: Sequence[str], clean: Sequence[Sequence[np.ndarray]], noisy: Sequence[Sequence[np.ndarray]]
+) -> tuple[float, dict[str, float]]:
+    """Return the relative mean squared error over all outputs, and that of each output channel group.
+
+    outputs: their names.  clean, noisy: the arrays of each sample, in that order.
+    """
+    groups = {
+        f"{output}[{channel}]": float(error)
+        for k, output in enumerate(outputs)
+        for channel, error in enumerate(_channel_error([c[k] for c in clean], [n[k] for n in noisy]))
+    }
+    return _relative_error(clean, noisy), groups
 
 
 def measure_channel_losses(

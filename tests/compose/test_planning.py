@@ -7,11 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgefuse.backend import Candidate, Verdict
 from edgefuse.compose.planning import Int8Tables, int8_plan, measure_tables, repair_prepared
 from edgefuse.compose.prepare import Prepared, find_target, prepare
-from edgefuse.graph import model_to_bytes
+from edgefuse.device import Target
+from edgefuse.graph import clone_model, model_to_bytes
+from edgefuse.plans import Format, Precision
 from edgefuse.quant import Range, scheme_of
 from edgefuse.quant.unshare import differing_readers
+from edgefuse.targets.openvino.backend import FamilyBackend as OpenvinoBackend
 from tests.passes.graphs import Build, conv
 
 pytestmark = pytest.mark.slow  # plans and trials in float simulation: seconds in all
@@ -80,6 +84,37 @@ def test_losses_are_measured_for_each_output_channel_group() -> None:
     assert len(found.group_losses["trunk"]) == 64
     assert found.group_losses["boxes"][f"{scores}[3]"] == 0.0
     assert found.group_losses["boxes"][f"{boxes}[3]"] > 0.0
+
+
+class JoinsInInt8(OpenvinoBackend):
+    """A backend of the test's own: Concat runs in int8, under one scale."""
+
+    def _legal(
+        self, candidate: Candidate, variant: str, precision: Precision, output: Format, target: Target
+    ) -> Verdict:
+        if candidate.operators == ("Concat",) and precision == "int8":
+            return Verdict(True)
+        return super()._legal(candidate, variant, precision, output, target)
+
+
+def test_a_join_of_unlike_parts_is_shared_or_left_in_float_by_its_measured_loss() -> None:
+    b = Build(seed=3)
+    trunk = b.op("Relu", conv(b, b.x([1, 32, 16, 16]), 32, 32, name="trunk"))
+    small = b.op("Mul", conv(b, trunk, 32, 32, name="scores"), b.w(1e-3))
+    join = b.op("Concat", conv(b, trunk, 32, 32, name="boxes"), small, name="join", axis=1)
+    model = b.y(conv(b, join, 64, 32, name="first"), conv(b, small, 32, 32, name="second")).model()
+    prepared = prepare(model, TARGET, backend=JoinsInInt8())
+    rng = np.random.default_rng(5)
+    samples = [{"x": rng.standard_normal((1, 32, 16, 16)).astype(np.float32)} for _ in range(4)]
+    found = measure_tables(prepared, samples, _quiet)
+    (scale,) = found.scales
+    assert len(scale.tensors) == 2
+    assert "differ in range" in scale.reason
+    assert scale.loss >= 0.0
+    assert measure_tables(prepare(clone_model(model), TARGET), samples, _quiet).scales == ()
+    dear = replace(found, scales=(replace(scale, loss=1e6),))
+    plan, _ = int8_plan(prepared, dear, "int8", 1, 1e3)
+    assert plan.group_of(scale.needs[0][0]).precision != "int8"
 
 
 def outlier(channels: int) -> tuple[Prepared, Samples]:
