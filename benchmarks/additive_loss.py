@@ -58,7 +58,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 def random_plans(nodes: list[str], count: int, rng: np.random.Generator) -> list[list[str]]:
     """Return subsets of the nodes: each plan draws its share between 5 % and 95 % first."""
-    found = []
+    found: list[list[str]] = []
     while len(found) < count:
         share = rng.uniform(0.05, 0.95)
         taken = [node for node in nodes if rng.random() < share]

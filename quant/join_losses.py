@@ -62,8 +62,9 @@ def _rounded(
     copy = clone_model(model)
     node = next(node for node in copy.graph if node.name == join)
     for index, value in enumerate(node.inputs):
-        if value is not None and value.name in ranges and constant(value) is None:
-            parameters = value_parameters(value, ranges[value.name], scheme)
+        found = ranges.get(value.name or "") if value is not None and constant(value) is None else None
+        if value is not None and found is not None:
+            parameters = value_parameters(value, found, scheme)
             node.replace_input_with(index, fake_quantize(node, value, parameters, f"{join}_part{index}"))
     return _run(copy, samples)
 

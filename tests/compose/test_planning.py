@@ -114,7 +114,9 @@ def test_a_join_of_unlike_parts_is_shared_or_left_in_float_by_its_measured_loss(
     assert measure_tables(prepare(clone_model(model), TARGET), samples, _quiet).scales == ()
     dear = replace(found, scales=(replace(scale, loss=1e6),))
     plan, _ = int8_plan(prepared, dear, "int8", 1, 1e3)
-    assert plan.group_of(scale.needs[0][0]).precision != "int8"
+    group = plan.group_of(scale.needs[0][0])
+    assert group is not None
+    assert group.precision != "int8"
 
 
 def outlier(channels: int) -> tuple[Prepared, Samples]:
