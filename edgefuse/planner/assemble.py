@@ -22,7 +22,7 @@ METRIC = "all outputs"
 PLAIN = Format(READS["fp32"])
 
 # Beside its share of the work each layer counts a little, so that the smallest ones are not forgotten.
-_EACH_LAYER = 0.002
+_EACH_LAYER = 1e-4
 
 
 def assemble(request: PlanRequest, columns: Sequence[Column]) -> Problem:
