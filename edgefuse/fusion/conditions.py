@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from edgefuse.errors import InputError, did_you_mean
 from edgefuse.fusion.facts import FACTS, Unknown
 
@@ -184,8 +186,9 @@ def _slice(node: ast.Subscript, part: Callable[[Any], _Closure], what: str) -> _
 def _known(apply: Callable[..., Any], *operands: Any) -> Any:
     """Return apply(*operands); an operand of a kind that it cannot take (an open dimension) is unknown."""
     try:
-        return apply(*operands)
-    except (TypeError, IndexError, ZeroDivisionError, OverflowError) as error:
+        found = apply(*operands)
+        return bool(found) if isinstance(found, np.ndarray) else found
+    except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
         raise Unknown(str(error)) from error
 
 
@@ -204,4 +207,4 @@ def _call(node: ast.Call, part: Callable[[Any], _Closure], what: str) -> _Closur
         raise InputError(f"{what}: {node.func.id}() takes {least} to {most} arguments", got=ast.unparse(node))
     arguments = [part(child) for child in node.args]
     function = fact.function
-    return lambda bindings: function(*[argument(bindings) for argument in arguments])
+    return lambda bindings: _known(function, *[argument(bindings) for argument in arguments])

@@ -124,6 +124,22 @@ def test_what_is_not_known_refuses() -> None:
     assert not condition.holds({"c": None})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "per_channel(c, 1, c)",
+        "dim(c, 1) == 4",
+        "shape(c)[2] == 4",
+        "abs_close(attr(c, 'alpha'), 1)",
+        "rank(c) % 0 == 0",
+    ],
+)
+def test_a_question_that_has_no_answer_refuses(text: str) -> None:
+    condition = compile_condition(text, ["c"], "made")
+    model = model_from_lines("x: []\nc = Relu(x)", {}, np.random.default_rng(0))
+    assert not condition.holds({"c": model.graph.outputs[0]})
+
+
 def test_examples_draw_their_sizes() -> None:
     text = "x: [N,2*C,H]\ny = Reshape(x, [N,-1])"
     sizes = draw_sizes(text, {"C": (9, 9)}, np.random.default_rng(0))
