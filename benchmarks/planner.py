@@ -11,11 +11,13 @@ CPU seconds are those of this process from the prepared model to the plan: candi
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -133,12 +135,21 @@ def request_for(prepared: Prepared) -> PlanRequest:
     return int8_request(prepared, tables, "auto", 1, budget, group_budget=group_budget)
 
 
-def measure_model(name: str, path: Path, target: Target, backend: Backend) -> dict[str, Any]:
+@functools.lru_cache(maxsize=16)
+def prepared_for(path: str, family: str, runtime: str, device: str) -> Prepared:
+    """Return the model prepared for a device; what follows is the same for all devices of its runtime."""
+    target = resolve_target(f"{device}@{runtime}")
+    shapes = zoo_shapes(Path(path).stem)
+    return prepare(load_model(path, {}), target, shapes, backend=backend_of(family))
+
+
+def measure_model(name: str, path: Path, target: Target) -> dict[str, Any]:
     """Return the row of a model on a target, with an `error` where it cannot be planned there."""
+    first = next(d.name for d in devices(target.family) if target.runtime.name in d.runtimes)
     try:
-        shapes = zoo_shapes(name)
-        prepared = prepare(load_model(str(path), {}), target, shapes, backend=backend)
-        return {"model": name, "device": target.device.name, **measure_request(prepared)}
+        prepared = prepared_for(str(path), target.family, target.runtime.name, first)
+        row = measure_request(replace(prepared, target=target))
+        return {"model": name, "device": target.device.name, **row}
     except EdgefuseError as error:
         return {"model": name, "device": target.device.name, "error": str(error).splitlines()[0]}
 
@@ -174,7 +185,7 @@ def measure_all(models: Sequence[str], names: Sequence[str]) -> Iterator[dict[st
     for model in models:
         for name in names:
             target = resolve_target(name)
-            row = measure_model(model, files[model], target, backend_of(target.family))
+            row = measure_model(model, files[model], target)
             told = row.get("error") or f"gap {row['gap']:.2g}, {row['cpu_s']:.2f} CPU s"
             print(f"{model} on {name}: {told}", file=sys.stderr, flush=True)
             yield row
