@@ -28,10 +28,13 @@ class Program:
     """A linear program over variables in [0, 1]: costs, and rows as they are written down.
 
     whole: bool for each variable, which of them are whole numbers in the integer program.
+    scale: what the costs were multiplied by. The solver's tolerances are absolute (1e-7 for reduced costs);
+    costs of some microseconds, in ms, would be lost in them.
     """
 
     costs: np.ndarray
     whole: np.ndarray
+    scale: float = 1.0
     starts: list[int] = field(default_factory=list)
     index: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)

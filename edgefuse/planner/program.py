@@ -36,10 +36,12 @@ Key = tuple[str, Format]
 
 
 def write_program(problem: Problem) -> Program:
-    """Return the program of `problem`; the objective is its cost in ms."""
+    """Return the program of `problem`; the objective is its cost in ms, scaled to a mean of 1 a choice."""
     costs = [c.cost for c in problem.choices] + [s.cost for s in problem.steps] + [0.0] * len(problem.scales)
     whole = np.arange(len(costs)) < len(problem.choices)
-    program = Program(np.array(costs, dtype=np.float64), whole)
+    total = sum(c.cost for c in problem.choices)
+    scale = len(problem.choices) / total if total > 0 else 1.0
+    program = Program(scale * np.array(costs, dtype=np.float64), whole, scale)
     _cover(problem, program)
     _formats(problem, program)
     _sharing(problem, program)

@@ -163,11 +163,11 @@ def _checked(problem: Problem, program: Program, answer: Answer, circles: int, g
     found = price(problem, taken)
     if found is None or not within(problem, found):
         raise InternalError("the solver's answer breaks a limit of the problem that it was given")
-    proven = _gap(found.cost, answer.bound)
-    if found.cost > answer.objective * (1 + 1e-5) + 1e-9 and proven > gap:
+    told, proven = answer.objective / program.scale, _gap(found.cost, answer.bound / program.scale)
+    if found.cost > told * (1 + 1e-5) + 1e-9 and proven > gap:
         raise InternalError(
             "the solver's answer costs more than it says",
-            expected=f"{answer.objective:.9g} ms",
+            expected=f"{told:.9g} ms",
             got=f"{found.cost:.9g} ms",
         )
     return Found(
