@@ -375,9 +375,8 @@ def open_in(peer: str, run: str, folder: Path) -> Call:
 
 
 def _line(error: BaseException) -> str:
-    """Return type and first line of an error, at most 300 characters."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"[:300]
+    """Return type and text of an error in one line, at most 300 characters."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _build(peer: str, folder: Path) -> None:

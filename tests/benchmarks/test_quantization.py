@@ -143,9 +143,9 @@ def test_steps_that_worked_stand_beside_the_one_that_failed(
     monkeypatch.setitem(PEERS, "half", half)
     peers._build("half", tmp_path / "work")
     result = json.loads((tmp_path / "work" / "half.result.json").read_text())
-    assert result["errors"] == {"own kernels": "ValueError: two"}
+    assert result["errors"] == {"own kernels": "ValueError: two lines"}
     rows = quantization._rows(task, "half", result, data[1], reference, tmp_path / "work")
-    assert [row["error"] for row in rows] == ["ValueError: two", ""]
+    assert [row["error"] for row in rows] == ["ValueError: two lines", ""]
     assert rows[1]["scores"]["sqnr_db"] == np.inf
     assert rows[1]["int8_share"] == 0.5
     assert rows[1]["notes"] == ["noted"]
