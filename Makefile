@@ -8,6 +8,7 @@
 #   make bench-quant MODELS="ppocr_cls magika_v3_3"  int8 by edgefuse, ONNX Runtime and NNCF side by side (docs/benchmarks.md)
 #   make bench-calibration  CPU and memory of calibration, 100 and 1,000 photos, each observer (10 minutes)
 #   make bench-loss  how well the sum of the nodes' losses ranks random plans of two models (10 minutes)
+#   make bench-planner  gap and CPU seconds of plans: every model on every device, and stacks (15 minutes)
 #   make bench-accuracy  int8 on inputs never used for a choice, and share of int8 against loss (table and JSON)
 #   make clean    remove what the commands above made (.venv stays)
 
@@ -25,7 +26,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-conformance check format zoo bench-host bench-quant bench-calibration bench-loss bench-accuracy install clean
+.PHONY: demo test test-conformance check format zoo bench-host bench-quant bench-calibration bench-loss bench-accuracy bench-planner install clean
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -64,6 +65,9 @@ bench-loss: $(STAMP)
 
 bench-accuracy: $(STAMP)
 	@$(BIN)/python -m benchmarks.held_accuracy --curve
+
+bench-planner: $(STAMP)
+	@$(BIN)/python -m benchmarks.planner
 
 install: $(STAMP)
 
