@@ -24,6 +24,7 @@ from edgefuse.quant import (
     scheme_of,
     simulated_graph,
 )
+from edgefuse.quant.bias_correct import bias_correct
 from edgefuse.quant.quantize import activation_parameters, output_axis, quantize_weight, quantized_reads
 from edgefuse.quant.scheme_file import FixedOutput
 from edgefuse.quant.sharing import scale_groups
@@ -229,6 +230,7 @@ def test_losses_rank_the_node_that_hurts_first() -> None:
 
 
 def test_loss_of_a_node_is_the_error_of_the_model_with_that_node_alone_in_int8() -> None:
+    """With its bias corrected, as a build does it later."""
     model, samples = _net(), _samples(4)
     relu = next(n for n in model.graph if n.name == "relu0").outputs[0].name or ""
     ranges = collect_ranges(model, ["x", relu], samples)
@@ -236,7 +238,7 @@ def test_loss_of_a_node_is_the_error_of_the_model_with_that_node_alone_in_int8()
     plain = judge_session(model_to_bytes(model))
     for name in ("conv0", "conv1"):
         plan = _plan(model, {"a": (name,)})
-        quantized = quantize_plan(model, plan, ranges, SEVEN)
+        quantized = bias_correct(model, plan, quantize_plan(model, plan, ranges, SEVEN), samples)
         rounded = judge_session(model_to_bytes(simulated_graph(model, plan, quantized)))
         pairs = [(plain.run(None, s)[0], rounded.run(None, s)[0]) for s in samples]
         error = sum(float(np.square(r - p).sum()) for p, r in pairs)
@@ -345,9 +347,8 @@ def test_the_probe_and_the_plan_make_the_same_integers() -> None:
     losses = {}
     for scheme in (SEVEN, exempt):
         plan = _plan(model, {"a": ("dw",)})
-        rounded = judge_session(
-            model_to_bytes(simulated_graph(model, plan, quantize_plan(model, plan, ranges, scheme)))
-        )
+        quantized = bias_correct(model, plan, quantize_plan(model, plan, ranges, scheme), samples)
+        rounded = judge_session(model_to_bytes(simulated_graph(model, plan, quantized)))
         pairs = [(plain.run(None, s)[0], rounded.run(None, s)[0]) for s in samples]
         error = sum(float(np.square(r - p).sum()) for p, r in pairs)
         losses[scheme] = measure_losses(model, ["dw"], ranges, scheme, samples)["dw"]
