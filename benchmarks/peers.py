@@ -204,8 +204,11 @@ def _open_session(path: Path, exact: bool) -> Call:
     return call
 
 
-def _product_macs(path: Path, shapes: Mapping[str, Sequence[int]]) -> tuple[int, int]:
-    """Return multiply-accumulates of all nodes, and of those whose operands come out of DequantizeLinear."""
+def _share_of_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
+    """Return the share of the products that the file's Q/DQ nodes make int8, whatever the runtime does.
+
+    Of the nodes whose shapes the file states: the preparation for quantizing writes them.
+    """
     from edgefuse.analysis import node_cost
     from edgefuse.compose.prepare import load_model
 
@@ -217,12 +220,6 @@ def _product_macs(path: Path, shapes: Mapping[str, Sequence[int]]) -> tuple[int,
         makers = [value.producer() for value in node.inputs[:2] if value is not None]
         if macs and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers):
             int8 += macs
-    return total, int8
-
-
-def _share_of_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
-    """Return the share of the products that the file's Q/DQ nodes make int8, whatever the runtime does."""
-    total, int8 = _product_macs(path, shapes)
     return int8 / total if total else 0.0
 
 
@@ -288,14 +285,11 @@ def _build_nncf(folder: Path, file: str, best: bool) -> list[str]:
     return []
 
 
-def _share_of_openvino(path: Path, task: Task) -> float:
-    """Return the share of the products that OpenVINO's own list of kernels names as int8 kernels.
-
-    Of the float model's, where those are more: an LSTM stands in that list without its sizes.
-    """
+def _share_of_openvino(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
+    """Return the share of the products that OpenVINO's own list of kernels names as int8 kernels."""
     from edgefuse.targets.openvino.readback import kernels
 
-    compiled = _compiled(path, task.shapes)
+    compiled = _compiled(path, shapes)
     made = {kernel.name: kernel for kernel in kernels(compiled)}
     int8 = total = 0
     for op in compiled.get_runtime_model().get_ordered_ops():
@@ -304,12 +298,18 @@ def _share_of_openvino(path: Path, task: Task) -> float:
         total += macs
         if kernel is not None and kernel.implementation.lower().endswith("_i8"):
             int8 += macs
-    total = max(total, _product_macs(Path(task.model), task.shapes)[0])
     return int8 / total if total else 0.0
 
 
 def _kernel_macs(kind: str, op: Any) -> int:
-    """Return multiply-accumulates of one kernel: values of the output times the length of each one's sum."""
+    """Return multiply-accumulates of one kernel: values of the output times the length of each one's sum.
+
+    Of an LSTM or GRU of batch 1: steps times the values of its two weights.
+    """
+    if kind.startswith("RNN"):
+        sizes = [list(port.get_source_output().get_shape()) for port in op.inputs()]
+        weights = [size for size in sizes[1:] if len(size) == 3 and size[1] > 1]
+        return int(sizes[0][1] * sum(map(math.prod, weights)))
     if kind not in {"Convolution", "Deconvolution", "FullyConnected", "MatMul"}:
         return 0
     out = op.output(0).get_shape()
@@ -342,7 +342,7 @@ def _nncf(file: str, best: bool) -> Peer:
         file,
         lambda folder: _build_nncf(folder, file, best),
         {"own kernels": lambda folder: _open_openvino(folder / file, _shaped(folder))},
-        lambda folder: _share_of_openvino(folder / file, read_task(folder)),
+        lambda folder: _share_of_openvino(folder / file, _shaped(folder)),
     )
 
 
