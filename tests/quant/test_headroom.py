@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from edgefuse.graph import Model, constant
-from edgefuse.quant import Scheme, collect_ranges, quantize_plan, repair_before
+from edgefuse.quant import Scheme, collect_ranges, quantize_plan
 from edgefuse.quant.choose_ranges import choose_ranges
 from edgefuse.quant.headroom import HORIZONS, Blocks, Extremes, choose_horizons, widened
+from edgefuse.quant.smooth import smooth
 from tests.passes.graphs import Build
 from tests.quant.small_plans import EIGHT, SEVEN, SYMMETRIC, decibels, plan_of
 
@@ -89,7 +90,8 @@ def test_only_a_tail_that_goes_on_is_promising() -> None:
 def test_values_that_calibration_never_saw_are_not_clipped(scheme: Scheme, gain: float) -> None:
     names = ["c0", "c1"]
     samples = outliers(32, 7)
-    model, _ = repair_before(outlier_net(), samples, scheme, names)
+    model = outlier_net()
+    assert smooth(model, samples, scheme, frozenset(names), insert=True)
     values = [
         v.name or ""
         for n in model.graph
