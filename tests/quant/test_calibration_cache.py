@@ -29,6 +29,8 @@ from edgefuse.quant.scheme import Scheme
 from edgefuse.quant.sensitivity import Losses
 from tests.passes.graphs import Build, conv
 
+pytestmark = pytest.mark.slow  # files are cut at every byte: seconds in all
+
 AFFINE = Scheme(0, 255, symmetric=False, weight_bits=8, per_channel=True)
 SYMMETRIC = Scheme(-128, 127, symmetric=True, weight_bits=8, per_channel=True)
 LOSSES = Losses({"c0": 1 / 3}, {"c0": {"y[0]": 0.1, "y[1]": 1e-300}})
