@@ -218,6 +218,6 @@ def test_nothing_but_our_own_words_reaches_the_streams_of_a_process(work: Path) 
     assert [line for line in lines if line.startswith("code")] == ["code 1", "code 1", "code 0"]
     assert all(
         line.startswith(("error: ", "  expected: ", "  got: ", "  try: ", "code "))
-        or re.fullmatch(r"\[ *\d+\.\d s\] read and canonicalise", line)
+        or re.fullmatch(r"\[ *\d+\.\d s\] (read and canonicalise|plan and lower float)", line)
         for line in lines
     ), lines
