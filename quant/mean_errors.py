@@ -105,7 +105,7 @@ def _error(node: Node, ranges: Mapping[str, Range], scheme: Scheme) -> Value:
 def switch_shift(node: Node, shift: np.ndarray, switch: Value) -> None:
     """Add `switch` * `shift` to the bias of `node`, in place; shift: as `mean_errors` has it.
 
-    The weight of `node` must still be a constant. A MatMul without a bias is left as it is where nothing follows it.
+    Its weight must still be a constant. A MatMul without a bias is left as it is where nothing follows it.
     """
     graph, found = node.graph, bias_of(node)
     assert graph is not None
