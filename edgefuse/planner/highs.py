@@ -103,7 +103,14 @@ def run(
         point.col_value = start
         solver.setSolution(point)
     solver.run()
-    return _answer(highspy, solver, len(program.costs))
+    answer = _answer(highspy, solver, len(program.costs))
+    if start is not None and answer.status != "infeasible":
+        # HiGHS 1.16 was seen to name an objective below the relaxation's, with the values of the start, for a
+        # program with a start and most variables held at 0. Without the start its answer was right.
+        real = float(program.costs @ answer.values)
+        if abs(real - answer.objective) > 1e-5 * max(abs(real), 1.0):
+            return run(program, whole=whole, gap=gap, allowed=allowed, node_limit=node_limit)
+    return answer
 
 
 def _model(highspy: Any, program: Program, whole: bool, allowed: np.ndarray | None) -> Any:

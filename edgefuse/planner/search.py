@@ -112,7 +112,8 @@ def _minimise(
     if _gap(plan.objective, relaxed.objective) <= gap:
         return replace(plan, bound=relaxed.objective, status="optimal")
     useful = _within_reach(plan, relaxed, 1.0)
-    closed = run(program, whole=True, gap=gap, allowed=useful, start=plan.values, node_limit=node_limit)
+    # Without a start: bounds of runs with one are not trusted (highs.py).
+    closed = run(program, whole=True, gap=gap, allowed=useful, node_limit=node_limit)
     return _bounded(closed, relaxed)
 
 
