@@ -82,6 +82,9 @@ def parse_pattern(text: str, outputs: tuple[str, ...], where: str) -> Pattern:
     defined = [name for line in lines for name in line.outs if name]
     if len(set(defined)) != len(defined):
         raise InputError(f"{where}: a name is defined twice", got=", ".join(defined))
+    both = {a.name for line in lines for a in line.arguments if a.constant}.intersection(defined)
+    if both:
+        raise InputError(f"{where}: a result is named as a constant too", got=", ".join(sorted(both)))
     outputs = outputs or tuple(name for name in lines[-1].outs if name)
     for name in outputs:
         if name not in defined:
