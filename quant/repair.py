@@ -126,6 +126,8 @@ def repair_before(
     for position, (name, change) in enumerate(todo):
         if any(made.kept and made.name.split(" ")[0] == name.split(" ")[0] for made in log):
             continue  # a milder form of a repair that stayed
+        if name.endswith(" again") and not log[-1].kept:
+            continue  # nothing has changed since it was tried
         made, current, best = base.attempt(name, change, current, best)
         log.append(made)
         if progress is not None:
@@ -143,6 +145,7 @@ def _changes(scheme: Scheme, int8: frozenset[str]) -> list[tuple[str, Change]]:
         ("smooth", lambda m, s: smooth(m, s, scheme, int8)),
         ("smooth_by_mul", lambda m, s: smooth(m, s, scheme, int8, insert=True)),
         ("split_outliers", lambda m, s: split_outliers(m, s, scheme, int8)),
+        ("smooth_by_mul again", lambda m, s: smooth(m, s, scheme, int8, insert=True)),
         ("split_scales", lambda m, s: split_scales(m, s, int8)),
     ]
 

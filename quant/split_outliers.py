@@ -16,6 +16,7 @@ import numpy as np
 from edgefuse.graph import (
     Model,
     Node,
+    Shape,
     Value,
     add_constant,
     add_node,
@@ -146,6 +147,7 @@ def _split(model: Model, layer: Node, value: Value, inner: Value, channels: np.n
         layer, "Gather", [value, places], {"axis": len(dims(value) or ()) - 1}, stem=f"{stem}_read"
     ).outputs[0]
     picked.type = value.type
+    picked.shape = Shape([*(dims(value) or ())[:-1], channels.size])
     held = add_constant(model.graph, np.ascontiguousarray(rows), f"{stem}_weight")
     thin = add_node(layer, "MatMul", [picked, held], like=layer.outputs[0], stem=stem, sources=[layer])
     layer.replace_input_with(0, inner)

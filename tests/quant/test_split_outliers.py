@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgefuse.graph import Model, clone_model
+from edgefuse.graph import Model, clone_model, dims
 from edgefuse.quant.channel_statistics import ChannelStatistics
 from edgefuse.quant.repair import repair_before
 from edgefuse.quant.split_outliers import outlier_channels, outlier_products, split_outliers
@@ -54,6 +54,8 @@ def test_the_outlier_leaves_the_int8_product(kind: str) -> None:
     (thin,) = outlier_products(after)
     assert names[thin].op_type == "MatMul"
     assert not outlier_products(model)
+    assert all(dims(v) == dims(w) for v, w in zip(names[thin].outputs, names["c0"].outputs, strict=True))
+    assert dims(names[thin].inputs[0]) == (6, 1)
     before_db = decibels(model, plan_of(model), quantized_of(model, plan_of(model), samples, SEVEN), samples)
     plan = plan_of(after, [("c0",)])
     after_db = decibels(after, plan, quantized_of(after, plan, samples, SEVEN), samples)
