@@ -51,12 +51,14 @@ class Condition:
 
     text: as written.  names: the tensors of the pattern that it speaks of.  among: "same" or "differ" for a
     line `same(...)` or `differ(...)`, which compares a value among siblings; else "".  order: names, sorted.
+    form: the text with places in `order` for the names, so that rules that ask the same share the answer.
     """
 
     text: str
     names: frozenset[str]
     among: str
     order: tuple[str, ...]
+    form: str
     _evaluate: _Closure
 
     def holds(self, bindings: Bindings) -> bool:
@@ -85,12 +87,21 @@ def compile_condition(text: str, names: Collection[str], where: str) -> Conditio
         tree = tree.args[0]
     used: set[str] = set()
     closure = _compile(tree, frozenset(names), used, f"{where}: condition {text!r}")
-    return Condition(text, frozenset(used), among, tuple(sorted(used)), closure)
+    order = tuple(sorted(used))
+    return Condition(text, frozenset(used), among, order, _form(tree, order), closure)
 
 
 def compile_expression(text: str, names: Collection[str], where: str) -> _Closure:
     """Return a closure from bindings to the value of the expression; raises as `compile_condition` does."""
     return _compile(_parse(text, where), frozenset(names), set(), f"{where}: expression {text!r}")
+
+
+def _form(tree: Any, order: tuple[str, ...]) -> str:
+    """Return the expression with the place in `order` for each name; spends `tree`, compiled before."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in order:
+            node.id = f"_{order.index(node.id)}"
+    return ast.unparse(tree)
 
 
 def _parse(text: str, where: str) -> Any:

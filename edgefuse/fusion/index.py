@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from edgefuse.fusion.operators import COMMUTING
 from edgefuse.graph import Model, Node, Value, all_nodes, dims, has_subgraphs
 
 __all__ = ["BARRIERS", "GraphIndex"]
@@ -22,9 +23,10 @@ class GraphIndex:
     names, ops: name and operator of each node (with its domain where that is not ONNX's own).  inputs,
     outputs: tensors of each node, -1 where left out.  producer: node of each tensor, -1 for inputs and
     constants.  readers: the distinct nodes that read each tensor.  escapes: tensors that a subgraph reads or
-    that are graph outputs.
-    by_op: nodes of each operator.  followers: operator -> operators that read what it writes.
-    answers: conditions already asked: (text, tensors) -> whether it holds.
+    that are graph outputs.  commuting: whether the node's operands may stand in any order.
+    by_op: nodes of each operator.  alike: operator -> (operators that read it, operators that it reads) ->
+    nodes: a pattern asks once for all nodes with the same operators around them.
+    answers: conditions already asked: (form, tensors) -> whether it holds.
     """
 
     def __init__(self, model: Model) -> None:
@@ -39,21 +41,25 @@ class GraphIndex:
         self.producer: list[int] = []
         self.readers: list[list[int]] = []
         self.constant: list[bool] = []
+        self.commuting: list[bool] = []
         self.escapes: set[int] = set()
         self.by_op: dict[str, list[int]] = {}
-        self.followers: dict[str, set[str]] = {}
+        self.alike: dict[str, dict[tuple[frozenset[str], frozenset[str]], list[int]]] = {}
         self.answers: dict[tuple[object, ...], bool] = {}
         for i, node in enumerate(self.nodes):
             self._add(i, node)
         for i, op in enumerate(self.ops):
-            for tensor in self.outputs[i]:
-                if tensor != ABSENT:
-                    self.followers.setdefault(op, set()).update(self.ops[r] for r in self.readers[tensor])
+            after = [self.ops[r] for t in self.outputs[i] if t != ABSENT for r in self.readers[t]]
+            writers = [self.producer[t] for t in self.inputs[i] if t != ABSENT]
+            before = [self.ops[w] for w in writers if w != ABSENT]
+            around = (frozenset(after), frozenset(before))
+            self.alike.setdefault(op, {}).setdefault(around, []).append(i)
         self._mark_escapes(model)
 
     def _add(self, i: int, node: Node) -> None:
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
         self.ops.append(op)
+        self.commuting.append(op in COMMUTING)
         self.by_op.setdefault(op, []).append(i)
         read = tuple(ABSENT if value is None else self.number(value) for value in node.inputs)
         self.inputs.append(read)

@@ -15,8 +15,7 @@ from edgefuse.fusion.conditions import Condition
 from edgefuse.fusion.facts import Unknown
 from edgefuse.fusion.index import ABSENT, GraphIndex
 from edgefuse.fusion.library import Rule, load_rules
-from edgefuse.fusion.operators import COMMUTING
-from edgefuse.fusion.pattern import Argument, Line
+from edgefuse.fusion.pattern import Argument, Line, Neighbours
 from edgefuse.graph import Model, Node, Value
 
 __all__ = ["Match", "Matches", "Refused", "find_matches"]
@@ -123,13 +122,18 @@ class _Search:
         self.found = _Found()
         self.alias: Mapping[str, str] = {}
         self.order: list[Line] = []
+        self.allowed: list[set[int]] = []
         self.siblings: Line | None = None
         self.spoken_of = sorted({name for condition in rule.conditions for name in condition.names})
 
     def run(self) -> _Found:
         """Return what the rule found."""
-        for lines, alias in zip(self.rule.pattern.alternatives, self.rule.pattern.aliases, strict=True):
-            if not self._possible(lines):
+        pattern = self.rule.pattern
+        for lines, around, alias in zip(
+            pattern.alternatives, pattern.neighbours, pattern.aliases, strict=True
+        ):
+            places = self._places(lines, around)
+            if places is None:
                 continue
             self.alias = alias
             self.siblings = next((line for line in lines if line.siblings), None)
@@ -137,34 +141,35 @@ class _Search:
             if not fixed:
                 self._all_siblings()
                 continue
-            anchor = min((line for line in fixed if not line.chain), key=self._frequency)
+            anchor = min((line for line in fixed if not line.chain), key=lambda line: len(places[line]))
             self.order = _ordered(fixed, anchor)
-            for op in sorted(anchor.operators & self.index.by_op.keys()):
-                for node in self.index.by_op[op]:
-                    for env in self._bind(anchor, node, {}):
-                        self._extend(1, env, (node,))
+            self.allowed = [set() if line.chain else set(places[line]) for line in self.order]
+            for node in sorted(places[anchor]):
+                for env in self._bind(anchor, node, {}):
+                    self._extend(1, env, (node,))
         return self.found
 
-    def _possible(self, lines: Sequence[Line]) -> bool:
-        """Return whether the graph has the operators at all, and next to each other as the lines want."""
-        present = self.index.by_op.keys()
-        writers = {name: line for line in lines for name in line.outs if name}
-        for line in lines:
+    def _places(self, lines: Sequence[Line], around: Sequence[Neighbours]) -> dict[Line, list[int]] | None:
+        """Return the nodes that each line may be, by the operators around them; None where a line has none.
+
+        Nodes with the same operators around them are judged once, so that this costs little on any graph.
+        """
+        alike = self.index.alike
+        found: dict[Line, list[int]] = {}
+        for line, wanted in zip(lines, around, strict=True):
             if line.chain:
                 continue
-            if present.isdisjoint(line.operators):
-                return False
-            for name in line.reads:
-                writer = writers.get(name)
-                if writer is None or writer.chain:
-                    continue
-                followers = [self.index.followers.get(op, set()) for op in writer.operators & present]
-                if all(line.operators.isdisjoint(after) for after in followers):
-                    return False
-        return True
-
-    def _frequency(self, line: Line) -> int:
-        return sum(len(self.index.by_op.get(op, ())) for op in line.operators)
+            nodes: list[int] = []
+            for op in line.operators & alike.keys():
+                for (after, before), members in alike[op].items():
+                    if any(after.isdisjoint(operators) for operators in wanted.after):
+                        continue
+                    if not any(before.isdisjoint(operators) for operators in wanted.before):
+                        nodes += members
+            if not nodes:
+                return None
+            found[line] = nodes
+        return found
 
     def _extend(self, depth: int, env: _Env, nodes: tuple[int, ...]) -> None:
         if depth == len(self.order):
@@ -178,11 +183,11 @@ class _Search:
             for added, extended in self._chains(line, env, nodes):
                 self._extend(depth + 1, extended, nodes + added)
             return
+        allowed = self.allowed[depth]
         for node in self._candidates(line, env):
-            if node in nodes or self.index.ops[node] not in line.operators:
-                continue
-            for extended in self._bind(line, node, env):
-                self._extend(depth + 1, extended, (*nodes, node))
+            if node in allowed and node not in nodes:
+                for extended in self._bind(line, node, env):
+                    self._extend(depth + 1, extended, (*nodes, node))
 
     def _candidates(self, line: Line, env: _Env) -> Sequence[int]:
         """Return the nodes that may be the line: the producer of a bound result, or readers of an input."""
@@ -208,16 +213,17 @@ class _Search:
         if len(line.outs) > len(written):
             return ()
         for name, tensor in zip(line.outs, written, strict=False):
-            if name in env and env[name] != tensor:
+            if env.get(name, tensor) != tensor:
                 return ()
-        if len(arguments) + line.rest > 1 and index.ops[node] in COMMUTING:
-            if len(read) < len(arguments) or (len(read) > len(arguments) and not line.rest):
+        count, wanted = len(read), len(arguments)
+        if index.commuting[node] and wanted + line.rest > 1:
+            if count < wanted or (count > wanted and not line.rest):
                 return ()
             return list(self._in_any_order(arguments, read, self._with_results(line, written, env)))
-        if not line.rest and any(tensor != ABSENT for tensor in read[len(arguments) :]):
+        if count > wanted and not line.rest and any(tensor != ABSENT for tensor in read[wanted:]):
             return ()
         extended = self._with_results(line, written, env)
-        count, constant = len(read), index.constant
+        constant = index.constant
         for place, argument in enumerate(arguments):
             tensor = read[place] if place < count else ABSENT
             name = argument.name
@@ -353,7 +359,7 @@ class _Search:
         """Return whether a condition holds; rules that ask the same of the same tensors share the answer."""
         alias = self.alias
         tensors = [env.get(alias.get(name, name) if alias else name, ABSENT) for name in condition.order]
-        key = (condition.text, *tensors)
+        key = (condition.form, *tensors)
         known = self.index.answers.get(key)
         if known is None:
             values = self.index.values

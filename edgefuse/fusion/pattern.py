@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from edgefuse.errors import InputError, did_you_mean
 from edgefuse.fusion.operators import CLASSES, COMMUTING
 
-__all__ = ["Argument", "Line", "Pattern", "parse_pattern", "split_arguments"]
+__all__ = ["Argument", "Line", "Neighbours", "Pattern", "parse_pattern", "split_arguments"]
 
 _LINE = re.compile(r"(?P<outs>[\w?*, ]+?)\s*=\s*(?P<operators>chain[*+]|[@\w|]+)\((?P<arguments>.*)\)")
 _ARGUMENT = re.compile(r"(?P<constant>\$?)(?P<name>[A-Za-z_]\w*)(?P<optional>\??)")
@@ -57,14 +57,24 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What the pattern wants beside a node: operators among its readers, and among those that it reads."""
+
+    after: tuple[frozenset[str], ...]
+    before: tuple[frozenset[str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Pattern:
     """The lines, once for each way to leave out optional nodes.
 
     alternatives: lists of lines without optional nodes.  outputs: the names that may be read outside.
+    neighbours: for each of them and each line, what stands beside it.
     aliases: for each alternative, what a missing node's name stands for.  names: all names.
     """
 
     alternatives: tuple[tuple[Line, ...], ...]
+    neighbours: tuple[tuple[Neighbours, ...], ...]
     aliases: tuple[Mapping[str, str], ...]
     outputs: tuple[str, ...]
     names: frozenset[str]
@@ -102,7 +112,9 @@ def parse_pattern(text: str, outputs: tuple[str, ...], where: str) -> Pattern:
         alternatives.append(kept)
         aliases.append(alias)
     names = frozenset(defined) | {a.name for line in lines for a in line.arguments if a.name}
-    return Pattern(tuple(alternatives), tuple(aliases), outputs, names, any(line.chain for line in lines))
+    neighbours = tuple(_neighbours(kept) for kept in alternatives)
+    is_open = any(line.chain for line in lines)
+    return Pattern(tuple(alternatives), neighbours, tuple(aliases), outputs, names, is_open)
 
 
 def split_arguments(text: str) -> list[str]:
@@ -174,6 +186,17 @@ def _without(lines: list[Line], missing: set[int]) -> tuple[tuple[Line, ...], di
         else:
             kept.append(line)
     return tuple(kept), alias
+
+
+def _neighbours(lines: tuple[Line, ...]) -> tuple[Neighbours, ...]:
+    """Return what each line wants beside it; a chain may be empty, so that it asks for nothing."""
+    fixed = [line for line in lines if not line.chain]
+    found = []
+    for line in lines:
+        after = [other.operators for other in fixed if not set(line.outs).isdisjoint(other.reads)]
+        before = [other.operators for other in fixed if not set(line.reads).isdisjoint(other.outs)]
+        found.append(Neighbours(tuple(dict.fromkeys(after)), tuple(dict.fromkeys(before))))
+    return tuple(found)
 
 
 def _check_connected(lines: tuple[Line, ...], where: str) -> None:
