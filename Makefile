@@ -7,6 +7,7 @@
 #   make bench-host  the float artifact raced against OpenVINO on the same file, at one thread (table and JSON)
 #   make bench-quant MODELS="ppocr_cls magika_v3_3"  int8 by edgefuse, ONNX Runtime and NNCF side by side (docs/benchmarks.md)
 #   make bench-calibration  CPU and memory of calibration, 100 and 1,000 photos, each observer (10 minutes)
+#   make bench-weights  efficientnet_lite0 with 8-bit, 7-bit and pair-aware weights, in exact integers (15 minutes)
 #   make bench-loss  how well the sum of the nodes' losses ranks random plans of two models (10 minutes)
 #   make bench-planner  gap and CPU seconds of plans: every model on every device, and stacks (15 minutes)
 #   make bench-accuracy  int8 on inputs never used for a choice, and share of int8 against loss (table and JSON)
@@ -26,7 +27,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-conformance check format zoo bench-host bench-quant bench-calibration bench-loss bench-accuracy bench-planner install clean
+.PHONY: demo test test-conformance check format zoo bench-host bench-quant bench-calibration bench-loss bench-weights bench-accuracy bench-planner install clean
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -59,6 +60,9 @@ bench-quant: $(STAMP)
 
 bench-calibration: $(STAMP)
 	@$(BIN)/python -m benchmarks.calibration
+
+bench-weights: $(STAMP)
+	@$(BIN)/python -m benchmarks.weight_bits
 
 bench-loss: $(STAMP)
 	@$(BIN)/python -m benchmarks.additive_loss

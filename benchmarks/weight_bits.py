@@ -36,7 +36,7 @@ from edgefuse.quant.repair import all_int8
 from edgefuse.quantized import Quantized
 from edgefuse.report import print_table
 
-__all__ = ["Row", "measure", "rows"]
+__all__ = ["Row", "agreement_interval", "cells", "measure", "rows"]
 
 NAME = "efficientnet_lite0"
 CALIBRATION = 100
@@ -87,7 +87,7 @@ def measure(row: Row, photos: int) -> dict[str, Any]:
         "photos": photos,
         "sqnr_db": found["sqnr_db"],
         "agreement": found["agreement"],
-        "interval": _interval(equal, photos),
+        "interval": agreement_interval(equal, photos),
         "build_cpu_s": built_s,
         "cpu_s": time.process_time() - started,
     }
@@ -120,10 +120,10 @@ def _quantized(
     return model, plan, quantized, [repair.name for repair in log if repair.kept]
 
 
-def _interval(equal: int, count: int) -> tuple[float, float]:
+def agreement_interval(equal: int, count: int) -> tuple[float, float]:
     """Return the ends of the 95 % interval of a share (Wilson 1927).
 
-    >>> [round(end, 3) for end in _interval(396, 400)]
+    >>> [round(end, 3) for end in agreement_interval(396, 400)]
     [0.975, 0.996]
     """
     z, share = 1.96, equal / count
