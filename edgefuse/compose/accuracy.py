@@ -18,7 +18,7 @@ from edgefuse.compose.imported import made_up_data
 from edgefuse.compose.interface import check_memory
 from edgefuse.compose.payloads import Built, open_built
 from edgefuse.compose.prepare import Prepared, tensor_info
-from edgefuse.compose.sessions import first_line, open_session, sample_hint
+from edgefuse.compose.sessions import first_line, open_session, require_end, sample_hint
 from edgefuse.compose.simulate import exact_call
 from edgefuse.datasets import Dataset, Sample
 from edgefuse.errors import EdgefuseError, InputError, UnsupportedError
@@ -148,15 +148,21 @@ def session_call(model: Model) -> Call:
     """Return a function that runs `model` in ONNX Runtime, optimiser off: feeds in, outputs by name out.
 
     Feeds are of the user's dtypes; where a target narrowed an input (int64 indices to int32), they are cast.
+    Raises InputError where the model cannot run on a sample, EndlessLoopError where it never ends.
     """
     session = open_session(model)
     names = [value.name or "" for value in model.graph.outputs]
     dtypes = {info.name: info.dtype for info in map(tensor_info, model.graph.inputs)}
+    check_end = require_end(model)
 
     def call(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
             given = {name: array.astype(dtypes[name], copy=False) for name, array in feeds.items()}
+            if check_end is not None:
+                check_end(given)
             return dict(zip(names, session.run(names, given), strict=True))
+        except EdgefuseError:
+            raise
         except Exception as error:  # onnxruntime's errors share no base class
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
             raise InputError(

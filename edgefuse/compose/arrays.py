@@ -27,13 +27,25 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
         if not zipfile.is_zipfile(path):
             Path(path).open("rb").close()  # says why it cannot be opened
-            raise InputError(what, expected=expected, got="a file of another kind, or one that is cut short")
+            raise InputError(what, expected=expected, got=_kind(Path(path)))
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"{what}: {error.strerror or error}", expected=expected) from error
     except _BROKEN as error:
         raise InputError(f"{what}: {error}", expected=expected) from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy hands out members of other kinds as bytes
+            raise InputError(f"{what}: its member {name!r} is no array", expected=expected)
+    return arrays
+
+
+def _kind(path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.read(6)
+    if head == b"\x93NUMPY":
+        return "a .npy: one array without a name"
+    return "a file of another kind, or one that is cut short" if head else "an empty file"
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:

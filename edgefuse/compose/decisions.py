@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from edgefuse.benchmark import Race
 from edgefuse.compose.options import BuildOptions
 from edgefuse.compose.payloads import Built
@@ -66,7 +68,9 @@ def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: boo
 
     max_drop: --max-drop.  nan: what the model itself gave of NaN.  made_up: the data were seeded random
     numbers, on which a detector's order or a threshold may flip: a note then, if level 1 found that every
-    region alone computes what the model says. Without that evidence made-up data refuse like real ones.
+    region alone computes what the model says. Without that evidence made-up data refuse like real ones, and
+    so does a drop without end: an output of another shape, or NaN or infinity where the model has numbers,
+    is no order that flipped.
     """
     if nan:
         return f"the model itself gives {nan}: accuracy on those tells nothing"
@@ -74,7 +78,7 @@ def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: boo
     if within(built.accuracy.drop, limit):
         return ""
     what = f"the float payload loses {built.accuracy.drop:.4g} of {built.accuracy.metric} against the model"
-    if made_up and _regions_pass(built):
+    if made_up and _cleared(built):
         return (
             f"{what}, on made-up inputs (allowed {limit:g}); every region alone is right (level 1), so that "
             "this is an order or a threshold that flips on noise: give data with --eval"
@@ -82,14 +86,20 @@ def require_float_accuracy(built: Built, max_drop: float, nan: str, made_up: boo
     raise UnsupportedError(
         f"{what}, on made-up inputs" if made_up else what,
         expected=f"at most {limit:g} (--max-drop)",
-        got=f"worst: {built.accuracy.worst_group}",
+        got=f"worst: {_worst(built)}",
         hint=("data with --eval, " if made_up else "")
         + "--precision fp32 where it was another, or a metric that fits the outputs (--metric)",
     )
 
 
-def _regions_pass(built: Built) -> bool:
-    return built.regions is not None and built.regions.ok
+def _cleared(built: Built) -> bool:
+    """Return whether level 1 speaks for a payload whose drop on doubtful data is too large."""
+    return built.regions is not None and built.regions.ok and math.isfinite(built.accuracy.drop)
+
+
+def _worst(built: Built) -> str:
+    row = built.accuracy.worst_output
+    return built.accuracy.worst_group if row is None or not row.note else f"{row.name}, {row.note}"
 
 
 def loses_in_half(built: Built, options: BuildOptions, doubtful: bool) -> bool:
@@ -101,7 +111,7 @@ def loses_in_half(built: Built, options: BuildOptions, doubtful: bool) -> bool:
     """
     if options.precision == "fp16" or not built.plan.count("fp16"):
         return False
-    if doubtful and _regions_pass(built):
+    if doubtful and _cleared(built):
         return False
     return not within(built.accuracy.drop, max(options.max_drop, FLOAT_DROP))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from edgefuse.errors import EdgefuseError, InputError
-from edgefuse.graph import Model, is_float, model_to_bytes
-from edgefuse.graph.reference import judge_session
+import numpy as np
 
-__all__ = ["first_line", "open_session", "sample_hint"]
+from edgefuse.errors import EdgefuseError, InputError
+from edgefuse.graph import Model, Value, all_nodes, input_value, is_float, model_to_bytes, scalar
+from edgefuse.graph.kernels.control import NO_LIMIT
+from edgefuse.graph.reference import EndlessLoopError, Reference, judge_session
+
+__all__ = ["first_line", "open_session", "require_end", "sample_hint"]
 
 
 def open_session(model: Model) -> Any:
@@ -23,6 +27,31 @@ def open_session(model: Model) -> Any:
             f"ONNX Runtime, the judge of every build, refuses the model: {first_line(error)}",
             hint="the model contradicts itself, or uses what ONNX Runtime lacks: export it again",
         ) from error
+
+
+def require_end(model: Model) -> Callable[[Mapping[str, np.ndarray]], None] | None:
+    """Return what raises EndlessLoopError on a sample on which `model` never ends; None: it always ends.
+
+    ONNX Runtime would turn for ever, and cannot be stopped from outside: a model with a Loop that only its
+    condition ends runs in our own executor first, which counts the turns.
+    """
+    if not any(node.op_type == "Loop" and _unbounded(input_value(node, 0)) for node in all_nodes(model)):
+        return None
+    counted = Reference(model, precision="native")
+
+    def check(feeds: Mapping[str, np.ndarray]) -> None:
+        try:
+            counted.run(feeds)
+        except EndlessLoopError:
+            raise
+        except EdgefuseError:
+            return  # the judge says better what it is
+
+    return check
+
+
+def _unbounded(turns: Value | None) -> bool:
+    return turns is None or (scalar(turns) or 0.0) >= NO_LIMIT
 
 
 def sample_hint(model: Model) -> str:

@@ -17,10 +17,12 @@ from edgefuse.errors import EdgefuseError, InputError, UnsupportedError, did_you
 from edgefuse.graph.judge import judge_session, max_relative_error, signal_to_noise_db
 from edgefuse.graph.kernels import load_kernels
 from edgefuse.graph.kernels.call import Array, Call, is_carried_float
+from edgefuse.graph.kernels.control import EndlessLoopError
 from edgefuse.graph.kernels.library import LibraryOps
 
 __all__ = [
     "Around",
+    "EndlessLoopError",
     "Precision",
     "Reference",
     "evaluate_node",

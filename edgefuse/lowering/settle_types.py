@@ -44,11 +44,11 @@ _SMALL = frozenset({DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT
 # Arithmetic in which a small integer type would wrap around, and a wider one would not.
 _WRAPPING = frozenset({"Add", "Sub", "Mul", "Neg", "Pow", "ReduceSum", "ReduceProd", "Sum", "CumSum", "Abs"})
 
-# Inputs where a number past the int32 range says "to the end" and may be clamped: (operator, input index).
-_CLAMPED = frozenset({("Slice", 1), ("Slice", 2)})
-
 # ONNX prescribes int64 for how often a Loop runs, as for the number of the turn that its body reads.
 _TRIP_COUNT = ("Loop", 0)
+
+# Inputs where a number past the int32 range says "to the end" and may be clamped: (operator, input index).
+_CLAMPED = frozenset({("Slice", 1), ("Slice", 2), _TRIP_COUNT})
 
 # Attributes that name an element type.
 _TYPE_ATTRIBUTES = {

@@ -25,7 +25,7 @@ from edgefuse.compose.payloads import Built
 from edgefuse.errors import UnsupportedError
 from edgefuse.plans import CostTerm, Format, Group, Plan, Precision
 from edgefuse.quantized import Quantized
-from edgefuse.verification import Comparison, RegionReport
+from edgefuse.verification import Comparison, OutputError, RegionReport
 from edgefuse.verification.regions import Region
 
 
@@ -148,10 +148,14 @@ def test_a_float_payload_within_the_budget_needs_no_word(drop: float) -> None:
 
 
 @pytest.mark.parametrize("drop", [0.02, 1.0, math.inf])
-def test_a_float_payload_over_the_budget_is_refused_on_data_and_noted_on_made_up_inputs(drop: float) -> None:
+def test_a_float_payload_over_the_budget_is_refused_on_data(drop: float) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        require_float_accuracy(_compared(drop), 0.01, "", False)
+        require_float_accuracy(_judged(drop, passes=True), 0.01, "", False)
     assert "the float payload loses" in str(caught.value)
+
+
+@pytest.mark.parametrize("drop", [0.02, 1.0])
+def test_a_finite_loss_on_made_up_inputs_is_a_note_where_level_one_passed(drop: float) -> None:
     note = require_float_accuracy(_judged(drop, passes=True), 0.01, "", True)
     assert "give data with --eval" in note
     assert "every region alone is right" in note
@@ -164,6 +168,18 @@ def test_made_up_inputs_excuse_no_loss_that_level_one_does_not_clear(passes: boo
     assert "on made-up inputs" in caught.value.message
     assert "--eval" in str(caught.value.hint)
     assert require_float_accuracy(_judged(0.009, passes), 0.01, "", True) == ""
+
+
+@pytest.mark.parametrize("drop", [math.inf, math.nan])
+def test_a_loss_without_end_is_refused_whatever_the_inputs(drop: float) -> None:
+    built = _judged(drop, passes=True)
+    row = OutputError("boxes", math.inf, math.inf, "boxes", math.inf, 1, "shape [1, 1] for [1, 0]")
+    built.accuracy = replace(built.accuracy, outputs=(row,))
+    with pytest.raises(UnsupportedError) as caught:
+        require_float_accuracy(built, 0.01, "", True)
+    assert caught.value.got == "worst: boxes, shape [1, 1] for [1, 0]"
+    built.plan = _built("float", groups=(_group(0, "fp16"),)).plan
+    assert loses_in_half(built, BuildOptions(), True)
 
 
 @pytest.mark.parametrize(

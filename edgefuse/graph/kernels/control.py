@@ -6,10 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgefuse.errors import UnsupportedError
 from edgefuse.graph.kernels.call import Array, Call, Kernel
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+__all__ = ["KERNELS", "MOST_TURNS", "NO_LIMIT", "EndlessLoopError"]
+
+# Turns of a Loop that only its condition ends, after which it counts as one that never ends.
+MOST_TURNS = 20_000
+# Exporters write the largest integer where they mean "no number of turns".
+NO_LIMIT = 2**31 - 1
+
+
+class EndlessLoopError(UnsupportedError):
+    """A Loop without a number of turns whose condition still holds after MOST_TURNS turns."""
 
 
 def _if(call: Call) -> tuple[Any, ...]:
@@ -37,10 +49,16 @@ def _loop(call: Call) -> tuple[Any, ...]:
     body: ir.Graph = call.attributes["body"]
     count = len(state)
     scanned: list[list[Any]] = [[] for _ in body.outputs[1 + count :]]
-    rounds = np.iinfo(np.int64).max if limit is None else int(np.asarray(limit).reshape(-1)[0])
+    rounds = NO_LIMIT if limit is None else int(np.asarray(limit).reshape(-1)[0])
     keep_on = True if condition is None else _truth(condition)
     step = 0
     while keep_on and step < rounds:
+        if rounds >= NO_LIMIT and step == MOST_TURNS:
+            raise EndlessLoopError(
+                f"{call.label} does not end: its condition still holds after {MOST_TURNS} turns",
+                hint="real data where these were made up (--calib, --eval), or a model whose loop has a "
+                "largest number of turns",
+            )
         # The body's condition input is the value of the round before; without one it is true.
         results = call.subgraph("body", (np.array(step, np.int64), np.array(keep_on), *state))
         keep_on = _truth(results[0])
