@@ -10,6 +10,7 @@ from typing import Any
 from edgefuse.analysis import memory_plan, roofline, summarize
 from edgefuse.artifact.read import open_artifact
 from edgefuse.compose.prepare import find_target, load_model, prepare
+from edgefuse.compose.room import artifact_room
 from edgefuse.device import Precision
 from edgefuse.errors import UnsupportedError
 from edgefuse.passes import find_repeats
@@ -85,8 +86,10 @@ def inspect_model(
 
 
 def inspect_artifact(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the manifest, with every file's sha256 checked."""
+    """Return the manifest, with every file's sha256 checked, and what takes the room (bytes)."""
     with open_artifact(path) as artifact:
         for name in artifact.manifest["files"]:
             artifact.read(name)
-        return {"kind": "artifact", "path": os.fspath(path), "manifest": dict(artifact.manifest)}
+        manifest = dict(artifact.manifest)
+    room = artifact_room(manifest["files"])
+    return {"kind": "artifact", "path": os.fspath(path), "manifest": manifest, "room": room}

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from edgefuse.artifact.pack import replace_file
+from edgefuse.artifact.read import open_artifact
 from edgefuse.benchmark import Race, machine_fingerprint
 from edgefuse.compose.accumulation import LongSum
 from edgefuse.compose.accuracy import Judge
 from edgefuse.compose.options import BuildOptions
 from edgefuse.compose.payloads import Built
 from edgefuse.compose.prepare import Prepared
+from edgefuse.compose.room import artifact_room
 from edgefuse.report import json_text
 
 __all__ = ["build_report", "report_path"]
@@ -44,10 +46,13 @@ def build_report(
     sums: reductions over many elements, with their error before and after.  compression: one row a request.
     """
     data = output.read_bytes()
+    with open_artifact(output, verify="on-read") as artifact:
+        room = artifact_room(artifact.manifest["files"])
     report = {
         "artifact": str(output),
         "artifact_bytes": len(data),
         "artifact_sha256": hashlib.sha256(data).hexdigest(),
+        "room": room,
         "model": options.model,
         "model_bytes": Path(options.model or "").stat().st_size,
         "target": prepared.target.string,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edgefuse.report.room import room_line
 from edgefuse.report.tables import print_table
 from edgefuse.units import format_bytes, format_ms
 
@@ -46,6 +47,7 @@ def print_build(report: Mapping[str, Any]) -> None:
         "honoured",
     ]
     print_table(headings, rows, right=[2, 3, 4, 5, 6, 7, 8, 9])
+    print(room_line(report["room"]))
     first = report["payloads"][0]["accuracy"]
     print(
         f"accuracy: {first['metric']} {_figure(first['value'])} on {first['samples']} samples "

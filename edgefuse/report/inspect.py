@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edgefuse.report.room import room_line
 from edgefuse.report.tables import print_table
 from edgefuse.units import format_bytes, format_count, format_ms
 
@@ -15,6 +16,7 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     """Print a model's totals, shares and dearest nodes, or an artifact's manifest in short."""
     if found["kind"] == "artifact":
         _print_artifact(found["manifest"])
+        print(room_line(found["room"]))
         return
     for side in ("inputs", "outputs"):
         for text in found[side]:

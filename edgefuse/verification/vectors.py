@@ -38,6 +38,11 @@ class Vector:
     source: str
 
     @property
+    def nbytes(self) -> int:
+        """Return the bytes of its arrays."""
+        return sum(array.nbytes for array in (*self.feeds.values(), *self.outputs.values()))
+
+    @property
     def weak(self) -> bool:
         """Return whether a tolerance is so wide that outputs of zeros would pass."""
         return any(value >= 1.0 for value in self.tolerances.values())
