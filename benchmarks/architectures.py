@@ -13,10 +13,10 @@ import numpy as np
 from edgefuse.fusion.examples import model_from_lines
 from edgefuse.graph import Model
 
-__all__ = ["ARCHITECTURES", "bert", "mobilenet_v2", "resnet", "vit", "yolo"]
+__all__ = ["ARCHITECTURES", "Lines", "bert", "mobilenet_v2", "resnet", "vit", "yolo"]
 
 
-class _Lines:
+class Lines:
     """SSA lines under construction; every method returns the name of what it wrote."""
 
     def __init__(self, *inputs: str) -> None:
@@ -24,11 +24,28 @@ class _Lines:
         self.count = 0
 
     def op(self, text: str) -> str:
+        """Write one node given as text."""
         self.count += 1
         self.lines.append(f"v{self.count} = {text}")
         return f"v{self.count}"
 
+    def __call__(self, operator: str, *arguments: object, **attributes: object) -> str:
+        """Write one node; lists and numbers are written as they are, text attributes in quotes."""
+        parts = [str(a) for a in arguments]
+        for name, value in attributes.items():
+            plain = not isinstance(value, str) or value.startswith("[")
+            parts.append(f"{name}={value}" if plain else f'{name}="{value}"')
+        return self.op(f"{operator}({', '.join(parts)})")
+
+    def split(self, x: str, count: int, axis: int) -> list[str]:
+        """Write a Split into equal parts and return their names."""
+        self.count += 1
+        names = [f"v{self.count}_{i}" for i in range(count)]
+        self.lines.append(f"{', '.join(names)} = Split({x}, axis={axis}, num_outputs={count})")
+        return names
+
     def conv(self, x: str, channels: tuple[int, int], size: int = 1, stride: int = 1, group: int = 1) -> str:
+        """Write a convolution with bias that keeps the map's size at stride 1."""
         before, after = channels
         pad = size // 2
         weight = f"$[{after},{before // group},{size},{size}]"
@@ -38,22 +55,26 @@ class _Lines:
         )
 
     def relu6(self, x: str) -> str:
+        """Write a Relu6."""
         return self.op(f"Clip({x}, 0.0, 6.0)")
 
     def linear(self, x: str, before: int, after: int) -> str:
+        """Write a product over the last axis and its bias."""
         return self.op(f"Add({self.op(f'MatMul({x}, $[{before},{after}])')}, $[{after}])")
 
     def norm(self, x: str, width: int) -> str:
+        """Write a LayerNormalization of the last axis."""
         return self.op(f"LayerNormalization({x}, $[{width}], $[{width}], axis=-1)")
 
     def model(self, *outputs: str, seed: int = 0) -> Model:
+        """Return the model with these outputs."""
         text = "\n".join([*self.lines, "-> " + ", ".join(outputs)])
         return model_from_lines(text, {}, np.random.default_rng(seed), "architecture")
 
 
 def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 8) -> Model:
     """Return ResNet with bottleneck blocks (ResNet-50 by default) on a 64x64 image."""
-    g = _Lines("x: [1,3,64,64]")
+    g = Lines("x: [1,3,64,64]")
     stem = g.op(f"Relu({g.conv('x', (3, width), 7, 2)})")
     x = g.op(f"MaxPool({stem}, kernel_shape=[3,3], strides=[2,2])")
     channels = width
@@ -73,7 +94,7 @@ def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 8) -> Model:
 
 def mobilenet_v2(repeat: int = 1, width: int = 8) -> Model:
     """Return MobileNetV2 (its 17 inverted residuals, `repeat` times as deep) on a 64x64 image."""
-    g = _Lines("x: [1,3,64,64]")
+    g = Lines("x: [1,3,64,64]")
     x, channels = g.relu6(g.conv("x", (3, width), 3, 2)), width
     settings = (
         (1, 1, 1, 1),
@@ -97,7 +118,7 @@ def mobilenet_v2(repeat: int = 1, width: int = 8) -> Model:
     return g.model(g.op(f"Gemm({x}, $[10,{width * 32}], $[10], transB=1)"))
 
 
-def _attention(g: _Lines, x: str, width: int, heads: int, length: int) -> str:
+def _attention(g: Lines, x: str, width: int, heads: int, length: int) -> str:
     def split(name: str, order: str) -> str:
         shaped = g.op(f"Reshape({name}, [1,{length},{heads},{width // heads}])")
         return g.op(f"Transpose({shaped}, perm=[{order}])")
@@ -112,7 +133,7 @@ def _attention(g: _Lines, x: str, width: int, heads: int, length: int) -> str:
 
 def bert(layers: int = 12, width: int = 16, heads: int = 4, length: int = 8) -> Model:
     """Return a BERT encoder (post-norm, GELU) without its embedding table."""
-    g = _Lines(f"x: [1,{length},{width}]")
+    g = Lines(f"x: [1,{length},{width}]")
     x = g.norm("x", width)
     for _ in range(layers):
         x = g.norm(g.op(f"Add({_attention(g, x, width, heads, length)}, {x})"), width)
@@ -123,7 +144,7 @@ def bert(layers: int = 12, width: int = 16, heads: int = 4, length: int = 8) -> 
 
 def vit(layers: int = 12, width: int = 16, heads: int = 4) -> Model:
     """Return a ViT (pre-norm) of 16 patches."""
-    g = _Lines("x: [1,3,64,64]")
+    g = Lines("x: [1,3,64,64]")
     patches = g.op(f"Conv(x, $[{width},3,16,16], $[{width}], strides=[16,16])")
     x = g.op(f"Transpose({g.op(f'Reshape({patches}, [1,{width},16])')}, perm=[0,2,1])")
     x = g.op(f"Add({x}, $[1,16,{width}])")
@@ -136,7 +157,7 @@ def vit(layers: int = 12, width: int = 16, heads: int = 4) -> Model:
 
 def yolo(width: int = 8, depth: int = 2) -> Model:
     """Return a detector like YOLOv8: C2f stages, SPPF, a top-down path and two heads, on a 64x64 image."""
-    g = _Lines("x: [1,3,64,64]")
+    g = Lines("x: [1,3,64,64]")
 
     def block(x: str, before: int, after: int, size: int = 1, stride: int = 1) -> str:
         return g.op(f"Swish({g.conv(x, (before, after), size, stride)})")

@@ -1,6 +1,8 @@
 """How long the matcher takes on large graphs, and which rules fire where (CPU seconds of this process).
 
-python -m benchmarks.matching [--json matching.json]
+python -m benchmarks.matching [--models FOLDER] [--json matching.json] [--table docs/fusion-rules.md]
+
+--table writes the rules and where they fire, without times, and measures nothing.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ import argparse
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.architectures import ARCHITECTURES, bert, resnet
+from benchmarks.architectures import bert, resnet
+from benchmarks.corpus import GENERATED, trained
 from edgefuse.fusion import find_matches, load_rules
-from edgefuse.graph import Model, read_model
-from edgefuse.passes import canonicalize
+from edgefuse.graph import Model
 from edgefuse.report import print_table
 
 REPEATS = 5
@@ -41,19 +44,46 @@ def measured(name: str, model: Model) -> dict[str, Any]:
     }
 
 
+def rule_table(graphs: Mapping[str, Model]) -> str:
+    """Return the page of all rules: by family what each one saves, and how often it fires in which graph."""
+    places: dict[str, Counter[str]] = {rule.id: Counter() for rule in load_rules()}
+    for name, model in graphs.items():
+        for match in find_matches(model).matches:
+            places[match.rule.id][name] += 1
+    fired = sum(1 for found in places.values() if found)
+    trained_only = {name for name in graphs if name not in GENERATED}
+    on_trained = sum(1 for found in places.values() if trained_only & found.keys())
+    lines = [
+        "# The fusion rules, and where they fire",
+        "",
+        "Made by `python -m benchmarks.matching --table`; `edgefuse rules ID` shows a rule. Numbers are",
+        "matches of the rule in a graph before anything is planned; overlapping ones count each.",
+        "",
+        f"{len(places)} rules, {fired} of which fire on {len(graphs)} graphs ({on_trained} on trained ones).",
+    ]
+    for family in dict.fromkeys(rule.family for rule in load_rules()):
+        lines += ["", f"## {family}", "", "| rule | kind | why | fires in |", "|---|---|---|---|"]
+        for rule in (rule for rule in load_rules() if rule.family == family):
+            found = ", ".join(f"{name} {count}" for name, count in places[rule.id].items())
+            why = rule.text.why.replace("|", "\\|")
+            lines.append(f"| {rule.id} | {rule.text.kind} | {why} | {found or 'its examples only'} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table of times, or write the table of rules."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--models", type=Path)
+    parser.add_argument("--table", type=Path)
     options = parser.parse_args()
-    graphs = {name: make() for name, make in ARCHITECTURES.items()}
+    graphs = {name: make() for name, make in GENERATED.items()}
+    graphs.update(trained(options.models) if options.models is not None else ())
+    if options.table is not None:
+        options.table.write_text(rule_table(graphs), encoding="utf-8")
+        return
     graphs["resnet, 1761 nodes"] = resnet((50, 60, 90, 50))
     graphs["bert, 1741 nodes"] = bert(60)
-    for path in sorted(options.models.glob("*.onnx")) if options.models is not None else []:
-        graphs[f"{path.stem}, exported"] = read_model(path)
-        graphs[path.stem] = read_model(path)
-        canonicalize(graphs[path.stem])
     rows = [measured(name, model) for name, model in graphs.items()]
     keys = ("graph", "nodes", "rules", "cpu_s", "steps", "matches", "refused")
     print_table(list(keys), [[str(row[key]) for key in keys] for row in rows])
