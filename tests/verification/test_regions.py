@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from edgefuse.errors import InputError, InternalError
-from edgefuse.graph import Model, clone_model, model_to_bytes
+from edgefuse.graph import Model, clone_model, model_from_proto, model_to_bytes
 from edgefuse.graph.reference import Reference, judge_session
 from edgefuse.plans import Format, Group, Plan
 from edgefuse.verification import (
     Call,
     Cut,
+    OutputError,
     RegionLimits,
     RegionReport,
     boundary_tensors,
@@ -213,3 +215,21 @@ def test_no_samples_is_an_input_error() -> None:
     nothing = session(clone_model(cut.model))
     with pytest.raises(InputError, match="nothing to judge"):
         measure_regions(cut, nothing, nothing, nothing, [])
+
+
+@pytest.mark.parametrize(("element", "passes"), [("float16", True), ("float", False)])
+def test_a_region_that_writes_float16_by_the_models_own_word_is_held_to_float16(
+    element: str, passes: bool
+) -> None:
+    text = "g (float[4] x) => (float[4] y) { a = Relu(x) h = Cast<to=TYPE>(a) y = Cast<to=1>(h) }"
+    text = text.replace("TYPE", "10" if element == "float16" else "1")
+    model = model_from_proto(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    names = [str(node.name) for node in model.graph]
+    plan = plan_of(("fp32", names[:1]), ("fp32", names[1:2]), ("fp32", names[2:]))
+    cut = cut_between_groups(model, plan)
+    rows = {name: OutputError(name, 1e-4, 1e-4, name, 1e-4, 1) for name in cut.writers}
+    good = {name: OutputError(name, 0.0, 0.0, name, 0.0, 1) for name in cut.writers}
+    found = judge_regions(plan, cut, {**good, "h": rows["h"]}, ["y"], samples=1, by="a test")
+    assert found.ok is passes
+    other = judge_regions(plan, cut, {**good, "a": rows["a"]}, ["y"], samples=1, by="a test")
+    assert [region.group for region in other.failing] == ["g0"], "a float32 tensor keeps its own limit"

@@ -12,7 +12,7 @@ import pytest
 from edgefuse.backend import Candidate, load_backend
 from edgefuse.device import Target, devices, resolve_target
 from edgefuse.errors import InternalError, ToolMissingError, UnsupportedError
-from edgefuse.graph import Model, all_nodes, model_from_proto
+from edgefuse.graph import Model, all_nodes, model_from_proto, model_to_bytes
 from edgefuse.graph.reference import Reference, judge_session, max_relative_error
 from edgefuse.plans import CostTerm, Format, Group, Plan
 from edgefuse.quantized import Quantized, QuantizedWeight
@@ -373,3 +373,20 @@ def test_the_engine_runs_from_a_folder_and_refuses_a_broken_build_file(tmp_path:
         build_command(str(tmp_path), "e.plan", 64)
     with pytest.raises(ArtifactError, match=r"build\.json"):
         build_command({}, "e.plan", 64)
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+def test_a_loop_whose_turns_come_at_run_time_is_written_right(turns: int) -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,4] x, int64 n) => (float[1,4] y) <bool go = {1}> {
+          y = Loop (n, go, x) <body = b (int64 i, bool c, float[1,4] s) => (bool k, float[1,4] t) {
+            t = Add (s, x)
+            k = Identity (c)
+          }>
+        }"""
+    )
+    made = BACKEND.prepare(model_from_proto(proto), NANO)
+    given = {"x": np.float32([[1, -2, 0.5, 3]]), "n": np.array(turns, np.int32)}
+    session = judge_session(model_to_bytes(made))
+    assert session.run(["y"], given)[0].tolist() == ((turns + 1) * given["x"]).tolist()
