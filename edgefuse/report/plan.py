@@ -60,6 +60,8 @@ def explain_node(plan: Plan, node: str) -> dict[str, Any]:
         raise InputError(f"the plan has no node {node!r}{did_you_mean(node, known)}")
     refused = [r for r in plan.rejected if set(r.nodes) & set(group.nodes)]
     operators = " + ".join(group.operators)
+    # A repair may have split the node that the user named: what reads here as one may be several groups.
+    others = [g for g in plan.groups if g is not group and node in (*g.sources, *g.nodes)]
     lines = [
         f"{node}: group {group.id}, {operators}, {group.precision}, writes {group.output.dtype}",
         f"why: {group.reason}",
@@ -67,10 +69,12 @@ def explain_node(plan: Plan, node: str) -> dict[str, Any]:
         + ", ".join(f"{t.name} {format_ms(t.ms)} ({t.provenance})" for t in group.cost)
         + f"; from {group.cost[0].source}",
         *(f"not {r.what}: {r.reason}" for r in refused),
+        *(f"also in group {g.id}, {' + '.join(g.operators)}, {g.precision}: {g.reason}" for g in others),
     ]
     return {
         "node": node,
         "group": msgspec.to_builtins(group),
         "refused": [msgspec.to_builtins(r) for r in refused],
+        "others": [g.id for g in others],
         "text": "\n".join(lines),
     }

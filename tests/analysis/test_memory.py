@@ -19,6 +19,8 @@ from edgefuse.analysis import (
 from edgefuse.errors import InternalError
 from edgefuse.graph import Model, model_from_proto, read_model
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 BINDINGS = {
     "basic_pitch": {"unk__749": 1},

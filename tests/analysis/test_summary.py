@@ -10,6 +10,8 @@ from edgefuse.device import load_device
 from edgefuse.errors import UnsupportedError, UsageError
 from edgefuse.graph import Model, dims, model_from_proto, read_model
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 
 

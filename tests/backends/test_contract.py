@@ -20,6 +20,8 @@ from edgefuse.graph import model_to_bytes
 from edgefuse.plans import Format, Precision
 from edgefuse.quantized import Quantized
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 EVERY_DEVICE = [(family, device.name) for family in FAMILIES for device in devices(family)]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 

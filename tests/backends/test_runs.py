@@ -12,6 +12,8 @@ from edgefuse.compose.payloads import open_built
 from edgefuse.errors import EdgefuseError
 from edgefuse.runtime.engine import open_engine
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 # max|difference| / max|reference| of each output. float16 tensors carry 11 bits between any two kernels.
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 4e-3}
 

@@ -17,6 +17,8 @@ from edgefuse.errors import InputError
 from edgefuse.graph import model_from_proto
 from edgefuse.graph.reference import Reference
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 Array = np.ndarray
 
 

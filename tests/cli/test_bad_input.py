@@ -14,6 +14,8 @@ from command_line import Cli, refused, refused_as_json
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import conv_net, one_node, samples, save
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 VNNI = ("--target", "x86-avx512-vnni")
 NANO = ("--target", "jetson-nano")
 

@@ -15,6 +15,8 @@ from tiny_models import conv_net, one_node, samples
 
 import edgefuse
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 VNNI = ("--target", "x86-avx512-vnni")
 FAST = ("--seconds", "0.05")
 

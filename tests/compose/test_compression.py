@@ -16,6 +16,8 @@ from edgefuse.compose.build import resolve_options
 from edgefuse.compose.options import BuildOptions, with_config
 from edgefuse.errors import InputError, UsageError
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 SHAPE = (1, 8, 8, 8)
 
 

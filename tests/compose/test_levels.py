@@ -25,6 +25,8 @@ from edgefuse.quantized import Quantized
 from edgefuse.verification import plan_prefix
 from tests.passes.graphs import Build
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 AWAY = "x86-avx512-vnni"
 Feeds = dict[str, np.ndarray]
 

@@ -18,6 +18,8 @@ from edgefuse.graph import clone_model, model_to_bytes, read_model, restore_mode
 from edgefuse.graph.reference import Reference, signal_to_noise_db
 from tests.passes.graphs import Build
 
+pytestmark = pytest.mark.slow  # whole builds and executions: seconds in all
+
 DEVICE = "x86-avx512-vnni"
 
 
